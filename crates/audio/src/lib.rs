@@ -46,6 +46,8 @@ mod resample;
 // Samples to features.
 mod settings;
 mod stft;
+mod two_float;
+mod transform;
 mod filterbank;
 pub mod mel;
 mod energy;
@@ -73,4 +75,4 @@ pub use on_device::{
 };
 pub use pitch::{PitchSettings, PitchTracker, Yin};
 pub use resample::Resampler;
-pub use settings::{FeatureSettings, HOP_SAMPLES, N_MELS, RATE_HZ, REFERENCE_FRAMES};
+pub use settings::{Arithmetic, FeatureSettings, HOP_SAMPLES, N_MELS, RATE_HZ, REFERENCE_FRAMES};

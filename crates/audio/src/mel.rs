@@ -5,8 +5,11 @@
 //! allocates nothing once it and the buffer have met the longest clip. [`reference()`] does it in f64, plainly. A clip
 //! at another rate, or too short to be mirrored, is an error and leaves the buffer empty.
 
+use crate::on_device::tables::check_geometry;
 use crate::stft::{Stft, frames, mirror_into};
-use crate::{AudioError, Clip, FeatureSettings, Filterbank, frame_energy};
+use crate::transform::KernelMel;
+use crate::two_float::TwoFloat;
+use crate::{Arithmetic, AudioError, Clip, FeatureSettings, Filterbank, frame_energy};
 
 /// Log-mel frames, frame after frame.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,10 +44,22 @@ impl MelFrames {
 /// Makes log-mel frames, fast, in f32 after the transform.
 ///
 /// Within 1e-3 of the f64 reference where the mel magnitude is 1e-4 or more, and within 1e-2 below. The transform is
-/// in f64 because in f32 it is not: beside a tone at full scale, a band near the floor came out 0.014 off. That costs
-/// a third of the speed. Holds a Fourier plan and scratch: one per thread, kept.
+/// in f64 or in two floats because in f32 it is not: beside a tone at full scale, a band near the floor came out 0.014
+/// off. f64 costs a third of the speed; [`Arithmetic::TwoFloat`] is for the bits of cards that use it, and many times
+/// slower here. Holds a Fourier plan and scratch: one per thread, kept.
 pub struct LogMel {
     settings: FeatureSettings,
+    transform: Transform,
+}
+
+/// The transform, by its arithmetic.
+enum Transform {
+    F64(Box<FastMel>),
+    TwoFloat(Box<KernelMel<TwoFloat>>),
+}
+
+/// Log-mel frames by a Fourier plan in f64.
+struct FastMel {
     stft: Stft<f64>,
     bands: Vec<Band>,
     weights: Vec<f32>,
@@ -61,20 +76,17 @@ struct Band {
 impl LogMel {
     /// Plans the transform and computes the bands.
     ///
-    /// Fails with [`AudioError::Settings`].
+    /// Fails with [`AudioError::Settings`]. In two floats there is one geometry, that of the kernels.
     pub fn new(settings: &FeatureSettings) -> Result<LogMel, AudioError> {
         settings.check()?;
-        let filterbank = Filterbank::new(settings);
-        let bands = filterbank.bands().map(|(first_bin, w)| Band { first_bin, num_bins: w.len() }).collect();
-        let weights = filterbank.bands().flat_map(|(_, weights)| weights).map(|&w| w as f32).collect();
-        Ok(LogMel {
-            settings: settings.clone(),
-            stft: Stft::new(settings),
-            bands,
-            weights,
-            padded: Vec::new(),
-            magnitudes: vec![0.0; settings.num_bins()],
-        })
+        let transform = match settings.arithmetic {
+            Arithmetic::F64 => Transform::F64(Box::new(FastMel::new(settings))),
+            Arithmetic::TwoFloat => {
+                check_geometry(settings)?;
+                Transform::TwoFloat(Box::new(KernelMel::new(settings)))
+            }
+        };
+        Ok(LogMel { settings: settings.clone(), transform })
     }
 
     /// The settings it was made with.
@@ -86,7 +98,7 @@ impl LogMel {
     ///
     /// Fails with [`AudioError::WrongRate`] and [`AudioError::TooShort`].
     pub fn mel_into(&mut self, clip: &Clip, out: &mut MelFrames) -> Result<(), AudioError> {
-        self.run(clip, out, |_| ())
+        self.run(clip, out, None)
     }
 
     /// [`LogMel::mel_into`], and the [energy](frame_energy) of every frame in `energy`.
@@ -97,24 +109,58 @@ impl LogMel {
         energy: &mut Vec<f32>,
     ) -> Result<(), AudioError> {
         energy.clear();
-        self.run(clip, out, |magnitudes| energy.push(frame_energy(magnitudes)))
+        self.run(clip, out, Some(energy))
     }
 
-    fn run(&mut self, clip: &Clip, out: &mut MelFrames, mut each: impl FnMut(&[f32])) -> Result<(), AudioError> {
+    fn run(&mut self, clip: &Clip, out: &mut MelFrames, mut energy: Option<&mut Vec<f32>>) -> Result<(), AudioError> {
         out.clear(self.settings.n_mels);
         self.settings.check_clip(clip)?;
-        mirror_into(&clip.samples, self.settings.pad_samples(), &mut self.padded);
-        out.values.resize(self.settings.num_frames(clip.samples.len()) * self.settings.n_mels, 0.0);
-        let floor = self.settings.floor as f32;
-        let rows = out.values.chunks_exact_mut(self.settings.n_mels);
-        for (frame, row) in frames(&self.padded, &self.settings).zip(rows) {
+        match &mut self.transform {
+            Transform::F64(fast) => fast.run(&clip.samples, &self.settings, out, energy),
+            Transform::TwoFloat(kernel) => kernel.run(&clip.samples, out, |value| {
+                if let Some(energy) = &mut energy {
+                    energy.push(value);
+                }
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl FastMel {
+    fn new(settings: &FeatureSettings) -> FastMel {
+        let filterbank = Filterbank::new(settings);
+        let bands = filterbank.bands().map(|(first_bin, w)| Band { first_bin, num_bins: w.len() }).collect();
+        let weights = filterbank.bands().flat_map(|(_, weights)| weights).map(|&w| w as f32).collect();
+        FastMel {
+            stft: Stft::new(settings),
+            bands,
+            weights,
+            padded: Vec::new(),
+            magnitudes: vec![0.0; settings.num_bins()],
+        }
+    }
+
+    fn run(
+        &mut self,
+        samples: &[i16],
+        settings: &FeatureSettings,
+        out: &mut MelFrames,
+        mut energy: Option<&mut Vec<f32>>,
+    ) {
+        mirror_into(samples, settings.pad_samples(), &mut self.padded);
+        out.values.resize(settings.num_frames(samples.len()) * settings.n_mels, 0.0);
+        let floor = settings.floor as f32;
+        let rows = out.values.chunks_exact_mut(settings.n_mels);
+        for (frame, row) in frames(&self.padded, settings).zip(rows) {
             let spectrum = self.stft.spectrum(frame);
             self.magnitudes.iter_mut().zip(spectrum).for_each(|(out, bin)| *out = (bin.norm_sqr() as f32).sqrt());
             bands_into(&self.magnitudes, &self.bands, &self.weights, row);
             row.iter_mut().for_each(|mel| *mel = mel.max(floor).ln());
-            each(&self.magnitudes);
+            if let Some(energy) = &mut energy {
+                energy.push(frame_energy(&self.magnitudes));
+            }
         }
-        Ok(())
     }
 }
 
@@ -194,7 +240,10 @@ mod tests {
         let mut out = MelFrames::default();
         let longest = clip(50_000);
         log_mel.mel_into(&longest, &mut out).unwrap();
-        let memory = |log_mel: &LogMel, out: &MelFrames| (log_mel.padded.as_ptr(), out.values.as_ptr());
+        let memory = |log_mel: &LogMel, out: &MelFrames| {
+            let Transform::F64(fast) = &log_mel.transform else { panic!("f64 is the default") };
+            (fast.padded.as_ptr(), out.values.as_ptr())
+        };
         let before = memory(&log_mel, &out);
         for num_samples in [50_000, 400, 30_000, 49_999, 50_000] {
             log_mel.mel_into(&clip(num_samples), &mut out).unwrap();

@@ -50,6 +50,8 @@ pub struct Profile {
     pub cards: Vec<(usize, Option<u32>)>,
     /// A cache was requested and was not full when the timed steps began.
     pub is_cache_filling: bool,
+    /// Batches that were verified after their transfer; `None` if none is.
+    pub verified: Option<u64>,
 }
 
 /// The run could not be profiled.
@@ -85,8 +87,9 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
     let records = events.take();
     let plan = &resolved.plan;
     let alone = alone::measure(&mut trainer, &roles, plan, kind, &events, &model_only)?;
+    let verified = trainer.feed().verified();
     trainer.stop().map_err(BenchError::from)?;
-    Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards, is_cache_filling })
+    Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards, is_cache_filling, verified })
 }
 
 /// The whole pipeline. Returns the shapes of the steps, and how busy the cards were.

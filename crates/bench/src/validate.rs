@@ -3,12 +3,13 @@
 
 use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
-use tandem_device::{ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Partition};
+use tandem_device::{ArenaError, Block, DeviceError, DeviceKind, Isolation, IsolationError, Partition};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::Feed;
 use tandem_plan::{Mode, Plan, StartupPhase, TransferPlan, buffer_line, startup_lines};
 use tandem_train::{StepLoop, StepReport, TrainError};
 
+use crate::held_memory::{HeldMemory, counted, held};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, CreatedModel, LaunchError, Launched, RunPrograms, Setup, card_of, device_error};
 use tandem_launch::{Peak, Sampler, SamplerError};
@@ -189,17 +190,21 @@ impl Run<'_> {
     /// Writes a role's whole arena and reads it back.
     fn touch(&mut self, place: &Partition) -> Result<(), DeviceError> {
         let count = place.arena.take("count", 8)?;
-        let all = place.arena.spec().arena_bytes - 256;
-        let bytes = if self.resolved.machine.kind() == DeviceKind::Cuda { all } else { all.min(TOUCH_ELSEWHERE) };
-        let block = place.arena.take("everything", bytes)?;
+        let most = if self.resolved.machine.kind() == DeviceKind::Cuda { u64::MAX } else { TOUCH_ELSEWHERE };
+        let blocks = place.arena.take_rest("everything", most)?;
         let (checks, stream) = (Checks::load(&place.device)?, place.device.stream(false)?);
         let mut wrong = place.device.pinned(8)?;
         stream.fill(count.view(), 0)?;
-        checks.fill_pattern(&stream, block.view(), self.plan.seed)?;
-        checks.count_wrong(&stream, block.view(), count.view(), self.plan.seed)?;
+        for block in &blocks {
+            checks.fill_pattern(&stream, block.view(), self.plan.seed)?;
+        }
+        for block in &blocks {
+            checks.count_wrong(&stream, block.view(), count.view(), self.plan.seed)?;
+        }
         stream.download(count.view(), &mut wrong, 0..8)?;
         stream.drain()?;
         let good = wrong.bytes()?.iter().all(|byte| *byte == 0);
+        let bytes: u64 = blocks.iter().map(Block::len).sum();
         let share = 100.0 * (bytes + 256) as f64 / place.arena.spec().arena_bytes as f64;
         let what = format!("{} ({share:.1} %)", show(bytes));
         self.line(
@@ -213,7 +218,7 @@ impl Run<'_> {
 
     /// Fills a role to its limit and requests one more byte, while the other role keeps working.
     fn byte_too_many(&mut self, place: &Partition, neighbour: &Partition) -> Result<(), DeviceError> {
-        let full = place.arena.take("everything", place.arena.spec().arena_bytes)?;
+        let full = place.arena.take_rest("everything", u64::MAX)?;
         let refused = place.arena.take("one byte more", 1);
         if let Err(DeviceError::Arena(ArenaError::Full { asked, limit, in_use, owner, role, .. })) = &refused {
             let owner = (*owner).to_owned();
@@ -359,15 +364,20 @@ impl Run<'_> {
         let mut reports = self.steps(&mut trainer, warm_up)?;
         roles.check_driver_memory()?;
         let cards = [roles.data.device.index(), roles.model.device.index()];
-        let before = (counted(machine, &cards), free(machine, &cards)?);
+        let before = (counted(machine, &cards), held(machine, &cards)?);
         let start = machine.now_ns();
         reports.extend(self.steps(&mut trainer, steps)?);
         let ns = machine.now_ns() - start;
         let peaks = self.sampler.take().map_or(Ok(Vec::new()), Sampler::finish)?;
-        let after = (counted(machine, &cards), free(machine, &cards)?);
+        let after = (counted(machine, &cards), held(machine, &cards)?);
         let trained = trainer.weights()?;
+        let verified = trainer.feed().verified();
         trainer.stop()?;
         self.trained(&reports, steps, ns);
+        if let Some(verified) = verified {
+            // A batch that changed would have ended the simulation.
+            self.pass(&format!("{verified} verified batches arrived unchanged"));
+        }
         self.updated(&initial, &trained);
         self.line(
             before.0 == after.0,
@@ -375,7 +385,7 @@ impl Run<'_> {
             &format!("Memory was allocated after warm-up: (device, pinned) went from {:?} to {:?}", before.0, after.0),
             "Please report this with --run-log",
         );
-        self.free_memory(&roles, &before.1, &after.1);
+        self.driver_memory(&roles, &before.1, &after.1);
         self.peaks(&roles, &peaks)
     }
 
@@ -447,26 +457,49 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn free_memory(&mut self, roles: &Isolation, before: &[u64], after: &[u64]) {
+    /// Compares the memory of this process before and after the steps, as the driver counts it. A desktop or another process
+    /// on the card does not change it.
+    fn driver_memory(&mut self, roles: &Isolation, before: &[HeldMemory], after: &[HeldMemory]) {
         if self.resolved.machine.kind() == DeviceKind::Cpu {
-            // Every process of the machine changes this figure: it proves nothing.
+            // Every process of the machine changes the free memory of the host: it proves nothing.
             return;
         }
         if roles.model.arena.is_split() {
-            return self
-                .say_line("   Split arenas: free memory is not compared, because the memory checker allocates too");
+            return self.say_line(
+                "   Split arenas: the process's memory is not compared, because the memory checker allocates too",
+            );
         }
         if !self.plan.static_shapes && before != after {
-            return self
-                .say_line("   Exact shapes: the driver may allocate for new shapes, so free memory is not compared");
+            return self.say_line(
+                "   Exact shapes: the driver may allocate for new shapes, so the process's memory is not compared",
+            );
         }
-        let list = |free: &[u64]| free.iter().map(|bytes| show(*bytes)).collect::<Vec<_>>().join(", ");
-        self.line(
-            before == after,
-            &format!("Driver's free memory the same before and after: {}", list(after)),
-            &format!("Driver's free memory changed during the steps: from {} to {}", list(before), list(after)),
-            "Another process uses the card, or memory leaks: see nvidia-smi, and run again with no other process on the card",
-        );
+        for (before, after) in before.iter().zip(after) {
+            let place = format!("on GPU {}", before.card);
+            match (before.process_bytes, after.process_bytes) {
+                (Some(old), Some(new)) => self.line(
+                    new <= old,
+                    &format!("Process memory {place} did not grow during the steps: {}", show(new)),
+                    &format!("Process memory {place} grew during the steps: from {} to {}", show(old), show(new)),
+                    "Memory leaks outside the arenas: please report this with --run-log",
+                ),
+                _ => self.free_memory(&place, before.free_bytes, after.free_bytes),
+            }
+        }
+    }
+
+    /// Compares the free memory of a card whose driver does not report memory per process. Other processes change it too, so a
+    /// difference is only a warning.
+    fn free_memory(&mut self, place: &str, before: u64, after: u64) {
+        let what = "The driver gives no figure for this process";
+        match before == after {
+            true => self.pass(&format!("{what} {place}; free memory the same before and after: {}", show(after))),
+            false => self.say_line(&format!(
+                "   ⚠️ {what} {place}: free memory went from {} to {} during the steps, other processes included",
+                show(before),
+                show(after)
+            )),
+        }
     }
 
     fn heading(&mut self, text: &str) {
@@ -545,15 +578,4 @@ fn device_name(plan: &Plan, role: Role) -> &'static str {
         (Mode::Single, _) | (_, Role::Data) => "GPU:0",
         (_, Role::Model) => "GPU:1",
     }
-}
-
-pub(crate) fn counted(machine: &Machine, cards: &[usize]) -> Vec<(u64, u64)> {
-    let count = |card: &usize| (machine.counters(*card).allocations, machine.counters(*card).pinned_allocations);
-    cards.iter().map(count).collect()
-}
-
-pub(crate) fn free(machine: &Machine, cards: &[usize]) -> Result<Vec<u64>, DeviceError> {
-    let mut cards = cards.to_vec();
-    cards.dedup();
-    cards.iter().map(|card| Ok(machine.read(*card)?.free_bytes)).collect()
 }

@@ -15,7 +15,7 @@
 //!             "language_embedding": true, "symbols": ["<pad>", "<blank>", "…"], "blanks": true,
 //!             "keep_harakat": false, "longest_tokens": 201 },
 //!   "features": { "rate_hz": 22050, "n_fft": 1024, "win_samples": 1024, "hop_samples": 256, "n_mels": 80,
-//!                 "fmin_hz": 0.0, "fmax_hz": 8000.0, "floor": 1e-5 },
+//!                 "fmin_hz": 0.0, "fmax_hz": 8000.0, "floor": 1e-5, "arithmetic": "f64" },
 //!   "mel_statistics": { "mean": -5.1, "std": 2.2, "band_means": [-4.9] },
 //!   "compute_dtype": "bf16",
 //!   "vocoder": { "kind": "griffin_lim" },

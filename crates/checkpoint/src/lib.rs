@@ -74,7 +74,7 @@ pub use file_names::{
     TENSORBOARD, WEIGHTS_FILE, checkpoint_step,
 };
 pub use fingerprint::Fingerprint;
-pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact};
+pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact, stored_features};
 pub use mismatch::Mismatch;
 pub use read::Checkpoint;
 pub use room::{CheckpointRoom, FolderSpace};

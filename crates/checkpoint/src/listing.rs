@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tandem_audio::FeatureSettings;
+
+use crate::contract::ModelContract;
 use crate::disk::unusable;
 use crate::error::CheckpointError;
 use crate::file_names::step_of;
@@ -55,6 +58,14 @@ pub fn best_intact(dir: impl AsRef<Path>) -> Result<CheckpointSearch, Checkpoint
     });
     let checkpoint = first_usable(known.into_iter().map(|scored| scored.path), &mut skipped);
     Ok(CheckpointSearch { checkpoint, skipped })
+}
+
+/// The features of the newest checkpoint in the run folder `dir` whose step is at most `last_step`. `None` without one that
+/// can be read: resuming fails later, with the reason. Cost: one small file.
+pub fn stored_features(dir: impl AsRef<Path>, last_step: u64) -> Option<FeatureSettings> {
+    let listed = list(dir.as_ref()).unwrap_or_default();
+    let newest_first = listed.iter().rev().filter(|listed| listed.step <= last_step);
+    newest_first.filter_map(|listed| ModelContract::read(&listed.path).ok()).map(|model| model.features).next()
 }
 
 /// A checkpoint by its name, intact or not.

@@ -10,6 +10,7 @@ use tandem_plan::setting::{SETTINGS, Setting, SettingKind};
 use tandem_plan::{Origin, Settings, config};
 
 use crate::bench;
+use crate::check_pair;
 use crate::completions;
 use crate::console::terminal_columns;
 use crate::corpus;
@@ -38,6 +39,8 @@ pub(crate) enum Invocation {
     Corpus(corpus::CorpusCommand),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
+    /// Not listed: for child processes.
+    CheckPair(check_pair::CheckPairArgs),
 }
 
 /// Arguments of a command that resolves a plan.
@@ -82,6 +85,9 @@ All commands: tandem --help
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
     if words.len() <= 1 {
         return Err(Exit::Text(OVERVIEW.to_owned()));
+    }
+    if words[1] == check_pair::NAME {
+        return check_pair::parse(&words[1..]).map(Invocation::CheckPair);
     }
     let tree = command_tree();
     let with_pages =

@@ -15,6 +15,7 @@ use crate::args::PlanArgs;
 use crate::bench::table::TextTable;
 use crate::data;
 use crate::exit::Exit;
+use crate::pair_checks;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
@@ -28,7 +29,7 @@ pub(crate) fn choose_mode(args: &PlanArgs, screen: &Screen) -> Result<Option<Pla
     if !is_requested(&args.settings) {
         return Ok(None);
     }
-    let survey = || Inventory::survey(args.sim.clone());
+    let survey = || pair_checks::survey(args);
     let candidates = candidates_of(args, &survey().context("cannot read the GPUs")?)?;
     // Holds the generated corpus until this returns.
     let folder = Scratch::new()?;

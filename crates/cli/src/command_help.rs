@@ -141,6 +141,7 @@ static COMMANDS: &[CommandHelp] = &[
         "doctor",
         &[
             "output",
+            "pair",
             "train-data",
             "checkpoint-dir",
             "model-size",

@@ -13,6 +13,9 @@ use crate::style::{Look, OutputStream};
 
 /// Warnings that are remembered for the JSON document.
 const MAX_WARNINGS: usize = 1000;
+/// Escape sequences of every terminal: from the cursor to the end of its line, and the whole line.
+const ERASE_REST: &str = "\u{1b}[K";
+const ERASE_LINE: &str = "\r\u{1b}[K";
 /// The width of a terminal that does not say how wide it is.
 const USUAL_COLUMNS: usize = 80;
 
@@ -105,23 +108,38 @@ impl Console {
 }
 
 impl ConsoleState {
+    /// Lines above the live line. On the live line's own stream in one write, so that no terminal shows the moment
+    /// without it.
     fn print(&mut self, text: &str, stream: OutputStream) -> io::Result<()> {
-        self.erase();
-        let printed = write(text, stream);
-        self.draw();
-        printed
+        match &self.live {
+            None => write(text, stream),
+            Some(live) if live.stream == stream => write(&format!("{ERASE_LINE}{text}{}", live.frame()), stream),
+            Some(_) => {
+                self.erase();
+                let printed = write(text, stream);
+                self.draw();
+                printed
+            }
+        }
     }
 
     fn erase(&self) {
         if let Some(live) = &self.live {
-            let _ = write("\r\u{1b}[K", live.stream);
+            let _ = write(ERASE_LINE, live.stream);
         }
     }
 
     fn draw(&self) {
         if let Some(live) = &self.live {
-            let _ = write(&format!("\r{}\u{1b}[K", live.text), live.stream);
+            let _ = write(&live.frame(), live.stream);
         }
+    }
+}
+
+impl LiveText {
+    /// What redraws the line in place.
+    fn frame(&self) -> String {
+        format!("\r{}{ERASE_REST}", self.text)
     }
 }
 

@@ -16,8 +16,8 @@ const MAX_TEXT_CHARS: usize = 60;
 /// Replaced recordings that are named at the end; the file names all.
 const MAX_REPLACED: usize = 5;
 
-/// The result of a run.
-pub(crate) fn result_lines(outcome: &RunOutcome, folder: &RunFolder) -> String {
+/// The result of a run. `verified` batches were verified after their transfer.
+pub(crate) fn result_lines(outcome: &RunOutcome, folder: &RunFolder, verified: Option<u64>) -> String {
     let (step, path) = (outcome.step, folder.path().display());
     let mut text = match outcome.stopped {
         false => format!("✅ Training finished: {step} steps, saved in {path}"),
@@ -26,7 +26,16 @@ pub(crate) fn result_lines(outcome: &RunOutcome, folder: &RunFolder) -> String {
     if let Some(report) = &outcome.validation {
         text += &format!("\n   Validation: {}, {} utterances", mel_score(report), report.utterances);
     }
+    if let Some(verified) = verified {
+        text += &format!("\n   {}", verified_text(verified));
+    }
     text
+}
+
+/// How many batches arrived as they were sent.
+pub(crate) fn verified_text(verified: u64) -> String {
+    let batches = if verified == 1 { "1 batch" } else { &format!("{verified} batches") };
+    format!("Verified {batches}: all arrived unchanged")
 }
 
 /// What to type next. `typed` are the flags as given; `text` is what to synthesise.

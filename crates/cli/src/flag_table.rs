@@ -68,7 +68,7 @@ fn row(id: Id) -> (FlagGroup, Scope) {
     match id {
         Id::TrainData | Id::ValData | Id::ExcludeIds | Id::SpeakerIdPattern => (Data, Plans),
         Id::Lang | Id::Phonemizer | Id::Lexicon | Id::Harakat => (Data, Plans),
-        Id::MaxTextLength | Id::MaxMelFrames | Id::MaxBadFraction => (Data, Plans),
+        Id::MaxTextLength | Id::MaxMelFrames | Id::MaxBadFraction | Id::FeatureArithmetic => (Data, Plans),
         Id::ModelSize | Id::BatchSize | Id::GradAccum | Id::OptimizationLevel | Id::MixedPrecision => (Model, Plans),
         // The split of the corpus depends on it.
         Id::Seed => (Model, Plans),
@@ -77,7 +77,7 @@ fn row(id: Id) -> (FlagGroup, Scope) {
         Id::Mode | Id::Gpu | Id::DataGpu | Id::ModelGpu | Id::ShareGpu => (Devices, Plans),
         Id::EnableMemoryIsolation | Id::DataGpuMemory | Id::ModelGpuMemory => (Devices, Plans),
         Id::NumWorkers | Id::BufferSize | Id::PrefetchBufferSize | Id::Cache => (Pipeline, Plans),
-        Id::Transfer | Id::ModelStartDelay | Id::EnableStaticShapes => (Pipeline, Plans),
+        Id::Transfer | Id::VerifyTransfers | Id::ModelStartDelay | Id::EnableStaticShapes => (Pipeline, Plans),
         // Measured lengths are in the run folder, and `doctor` reports its last run.
         Id::CheckpointDir => (Output, Plans),
         Id::CheckpointEvery | Id::TensorboardDir | Id::Prometheus | Id::Trace => (Output, Runs),

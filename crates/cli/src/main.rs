@@ -4,6 +4,8 @@ mod alarms;
 mod args;
 mod auto;
 mod bench;
+mod check_pair;
+mod child_process;
 mod command_help;
 mod completions;
 mod console;
@@ -21,6 +23,7 @@ mod live_line;
 mod man;
 mod monitor;
 mod output_guard;
+mod pair_checks;
 mod plan;
 mod profile;
 mod rate_limit;
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             Invocation::Corpus(args) => corpus::run(args, &screen),
             Invocation::Completions(args) => completions::run(args),
             Invocation::Man(args) => man::run(args, &screen),
+            Invocation::CheckPair(args) => check_pair::run(args),
         }
     });
     outcome.unwrap_or_else(|exit| exit.report(style))

@@ -16,6 +16,7 @@ use crate::args::PlanArgs;
 use crate::auto;
 use crate::data::{self, FoundCorpus};
 use crate::exit::Exit;
+use crate::pair_checks;
 use crate::screen::{self, Screen};
 
 pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
@@ -25,12 +26,12 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     }
     let auto_args = auto::choose_mode(args, screen)?;
     let args = auto_args.as_ref().unwrap_or(args);
-    let inventory = Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?;
+    let inventory = pair_checks::survey(args).context("cannot read the GPUs")?;
     // The disk of this machine is not that of a simulated one.
     let inventory = inventory.with_run_folder(&args.settings, args.sim.is_none());
     let (mut resolved, _) = resolve_on(inventory, args, screen)?;
     resolved.try_transfer().context("the transfer test between the roles failed")?;
-    let Resolved { machine, hardware, plan } = resolved;
+    let Resolved { machine, hardware, plan, .. } = resolved;
     if args.print_config {
         screen::write(&print_config(&plan))?;
     } else if args.json {
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Surveys the machine and resolves the plan, with the corpus it is for.
 pub(crate) fn resolve(args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
-    resolve_on(Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?, args, screen)
+    resolve_on(pair_checks::survey(args).context("cannot read the GPUs")?, args, screen)
 }
 
 fn resolve_on(inventory: Inventory, args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {

@@ -10,7 +10,7 @@ use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_U
 use tandem_checkpoint::RUN_LOG;
 use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
 use tandem_events::{Emitter, Record, RunEvent};
-use tandem_launch::inventory::{Inventory, Resolved};
+use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_short};
 use tandem_runlog::LogEntry;
@@ -19,6 +19,8 @@ use crate::args::{self, PlanArgs};
 use crate::auto;
 use crate::bench::table::TextTable;
 use crate::exit::{Exit, FAILED};
+use crate::farewell::verified_text;
+use crate::pair_checks;
 use crate::run_log;
 use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
@@ -185,7 +187,7 @@ fn try_change(
     let settings = applied(advice.change, &args.settings).ok_or("no setting does that on this machine")?;
     let settings = settings.map_err(|error| error.to_string())?;
     let facts = tandem_plan::CorpusFacts::of("", &corpora.train);
-    let inventory = Inventory::survey(args.sim.clone()).map_err(|error| error.to_string())?;
+    let inventory = pair_checks::survey(args).map_err(|error| error.to_string())?;
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned();
     let mut resolved = inventory.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
     resolved.plan.cache.move_into(folder.path());
@@ -198,11 +200,12 @@ fn failed(error: ProfileError) -> Exit {
 }
 
 fn show(profile: &Profile) -> String {
-    let Profile { diagnosis, alone, cards, is_cache_filling } = profile;
+    let Profile { diagnosis, alone, cards, is_cache_filling, verified } = profile;
     let mut lines = diagnosis.times();
     if *is_cache_filling {
         lines.push("The audio cache is still filling: later epochs decode less".to_owned());
     }
+    lines.extend(verified.map(verified_text));
     lines.push(show_alone(alone));
     lines.push(show_busy(diagnosis, cards));
     lines.extend(diagnosis.findings());

@@ -290,7 +290,7 @@ mod tests {
         // The limits leave no room for the driver.
         let spec = |role| {
             let arena_bytes = 64 << 20;
-            let arena = ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+            let arena = ArenaSpec { capped: true, ..ArenaSpec::new(role, arena_bytes) };
             RoleSetup { card: 0, arena }
         };
         let roles = Isolation::set_up(&machine, spec(Role::Data), spec(Role::Model)).unwrap();

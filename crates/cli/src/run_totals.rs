@@ -57,6 +57,8 @@ pub(crate) struct RunEnd<'a> {
     pub(crate) num_validated: usize,
     /// `id: reason` of every recording that was replaced.
     pub(crate) replaced: &'a [String],
+    /// Batches that were verified after their transfer, if any are.
+    pub(crate) verified: Option<u64>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -108,6 +110,7 @@ impl RunTotals {
             "steps_per_s": (self.wall_ns > 0).then(|| self.steps as f64 / seconds),
             "stall_share": share(self.wait_ns, self.wall_ns),
             "skipped_steps": self.skipped_steps,
+            "verified_batches": end.verified,
             "checkpoint_dir": end.folder.display().to_string(),
             "checkpoints": checkpoints.collect::<Vec<_>>(),
             "resumed_from": end.resumed_from.map(|path| path.display().to_string()),

@@ -41,7 +41,7 @@ impl OutputFlags {
             Invocation::Profile(args) => of_plan(&args.plan),
             Invocation::Bench(args) => of_plan(&args.plan),
             Invocation::Monitor(args) => OutputFlags { json: args.json, ..OutputFlags::default() },
-            Invocation::Completions(_) | Invocation::Man(_) => OutputFlags::default(),
+            Invocation::Completions(_) | Invocation::Man(_) | Invocation::CheckPair(_) => OutputFlags::default(),
             Invocation::Synthesize(args) => OutputFlags {
                 simulated: args.sim.is_some(),
                 quiet: args.quiet,

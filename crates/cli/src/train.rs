@@ -28,9 +28,10 @@ use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
 use crate::exports;
-use crate::farewell::{farewell, replaced_text, result_lines, text_to_synthesize};
+use crate::farewell::{farewell, replaced_text, result_lines, text_to_synthesize, verified_text};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output_guard::{OutputGuard, OutputKind};
+use crate::pair_checks;
 use crate::run_log;
 use crate::run_reporter::{
     RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
@@ -57,6 +58,8 @@ struct FinishedRun {
     interrupt: Option<Interrupt>,
     /// `id: reason` of every recording that could not be used and was replaced.
     replaced: Vec<String>,
+    /// Batches that were verified after their transfer, if any are.
+    verified: Option<u64>,
     totals: RunTotals,
     total_steps: u64,
     /// Utterances of the validation set that are validated on.
@@ -82,7 +85,7 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
 
 fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
-    let inventory = Inventory::survey(typed.sim.clone()).context("cannot read the GPUs")?;
+    let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
     check_placement(typed, &inventory)?;
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     check_outputs(typed)?;
@@ -136,12 +139,12 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     run_log::close(Some(log), code, reason, screen);
     exports::finish(exporters, screen);
-    let FinishedRun { outcome, replaced, totals, total_steps, num_validated, .. } = trained?;
+    let FinishedRun { outcome, replaced, verified, totals, total_steps, num_validated, .. } = trained?;
     if !replaced.is_empty() {
         screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
     }
     // The run is saved: a closed output is no failure any more.
-    let _ = screen.print(&result_lines(&outcome, &folder));
+    let _ = screen.print(&result_lines(&outcome, &folder, verified));
     let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
     if typed.json {
         let end = RunEnd {
@@ -155,6 +158,7 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
             num_trained: corpora.train.rows().len(),
             num_validated,
             replaced: &replaced,
+            verified,
             warnings: plan.notes.iter().cloned().chain(screen.warnings()).collect(),
         };
         let _ = screen::write_json(&totals.document(&end, plan));
@@ -360,7 +364,10 @@ fn train(
     let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
     let ReportedRun { samples, stop, last_checkpoint, totals } = reporter.finish();
-    let replaced = trainer.feed().bad_samples();
+    let (replaced, verified) = (trainer.feed().bad_samples(), trainer.feed().verified());
+    if let Some(verified) = verified {
+        emitter.emit(RunEvent::Note { text: verified_text(verified) });
+    }
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
     if let Some(Err(error)) = stop.sampler.map(Sampler::finish) {
         screen.warn(&format!("some samples of the process's memory are missing: {error}"));
@@ -375,7 +382,7 @@ fn train(
         (None, None) => None,
     };
     let (total_steps, num_validated) = (schedule.total_steps, num_validation);
-    Ok(FinishedRun { outcome, interrupt, replaced, totals, total_steps, num_validated })
+    Ok(FinishedRun { outcome, interrupt, replaced, verified, totals, total_steps, num_validated })
 }
 
 /// Synthesises the samples of the last checkpoint and waits for them, unless a signal arrives, which is returned.

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use serde_json::json;
 use tandem_bench::validate::{CheckReport, validate};
 use tandem_events::RunEvent;
@@ -24,7 +25,11 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let args = auto_args.as_ref().unwrap_or(typed);
     // Holds the generated corpus until the checks end.
     let folder = Scratch::new()?;
-    let (resolved, corpora) = resolve(args, &folder, screen)?;
+    let (mut resolved, corpora) = resolve(args, &folder, screen)?;
+    if resolved.prover.is_some() {
+        // The checks prove the route in this process, and a bad one would take it down.
+        resolved.try_transfer().context("the transfer test between the roles failed")?;
+    }
     // Opened only now: a refused plan must not overwrite the log of an earlier run.
     let (log, emitter) = run_log::open(args)?;
     emitter.emit(RunEvent::RunStarted {
@@ -34,7 +39,7 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     });
     let mut printed = Ok(());
     if args.verbose {
-        let Resolved { machine, hardware, plan } = &resolved;
+        let Resolved { machine, hardware, plan, .. } = &resolved;
         printed = screen.print(&format!("{}\n{}", show_plan(plan, hardware), details(machine, hardware)));
     }
     let report = validate(&resolved, &corpora, &emitter, &mut |line| {

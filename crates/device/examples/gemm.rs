@@ -73,8 +73,7 @@ struct Bench {
 impl Bench {
     fn new(device: &Device, each_bytes: u64) -> Result<Bench, DeviceError> {
         let arena_bytes = 4 * each_bytes + Gemm::WORKSPACE_BYTES;
-        let spec =
-            ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+        let spec = ArenaSpec::new(Role::Model, arena_bytes);
         let arena = Arena::reserve(device, spec)?;
         let stream = device.stream(true)?;
         let [a, b, c, bias] = ["a", "b", "c", "bias"].map(|name| arena.take(name, each_bytes));

@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // The driver's memory counts too: its cost, rounded up, and one granule more because it varies a little.
         let driver_bytes = DriverCost::table().context_bytes.div_ceil(POOL_GRANULE) * POOL_GRANULE + POOL_GRANULE;
         let arena_bytes = (limit_bytes - driver_bytes) / POOL_GRANULE * POOL_GRANULE;
-        RoleSetup { card, arena: ArenaSpec { role, limit_bytes, driver_bytes, arena_bytes, capped: true } }
+        RoleSetup {
+            card,
+            arena: ArenaSpec { role, limit_bytes, driver_bytes, arena_bytes, peer_bytes: 0, capped: true },
+        }
     };
     let roles = Isolation::set_up(&machine, setup(0, Role::Data, data_mb), setup(1, Role::Model, model_mb))?;
     if let Err(twice) = Isolation::set_up(&machine, setup(0, Role::Data, 1024), setup(1, Role::Model, 1024)) {

@@ -31,22 +31,53 @@ pub struct ArenaSpec {
     pub driver_bytes: u64,
     /// Memory reserved for blocks. With `driver_bytes` at most `limit_bytes`.
     pub arena_bytes: u64,
+    /// The part of `arena_bytes` that the other role's card may access, in whole granules; 0 if both roles are on one
+    /// device. It is a memory pool of its own: no other byte of the arena can be accessed from there.
+    pub peer_bytes: u64,
     /// Whether the reservation comes from a driver memory pool that is capped at its size.
     pub capped: bool,
 }
 
 impl ArenaSpec {
+    /// An arena without a limit beyond its size, of which the driver's memory is not a part and which no other card accesses.
+    pub fn new(role: Role, arena_bytes: u64) -> ArenaSpec {
+        ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, peer_bytes: 0, capped: false }
+    }
+
     fn check(&self) -> Result<(), ArenaError> {
-        let ArenaSpec { role, limit_bytes: limit, driver_bytes: driver, arena_bytes: asked, capped } = *self;
-        if asked.checked_add(driver).is_none_or(|sum| sum > limit) {
+        let ArenaSpec { role, limit_bytes: limit, driver_bytes: driver, arena_bytes, peer_bytes, capped } = *self;
+        // What the other card may access is a part of the arena.
+        let asked = arena_bytes.max(peer_bytes);
+        if asked.checked_add(driver).is_none_or(|sum| sum > limit) || peer_bytes > arena_bytes {
             return Err(ArenaError::NeverFits { role, owner: "the arena", asked, limit, driver });
         }
         // The driver would round such a cap up, above the limit.
-        match capped && !asked.is_multiple_of(POOL_GRANULE) {
-            true => Err(ArenaError::NotWholeGranules { role, asked }),
-            false => Ok(()),
+        let pools = [peer_bytes, if capped { arena_bytes } else { 0 }];
+        match pools.into_iter().find(|bytes| !bytes.is_multiple_of(POOL_GRANULE)) {
+            Some(asked) => Err(ArenaError::NotWholeGranules { role, asked }),
+            None => Ok(()),
         }
     }
+
+    fn part_bytes(&self, part: Part) -> u64 {
+        match part {
+            Part::Private => self.arena_bytes - self.peer_bytes,
+            Part::Peer => self.peer_bytes,
+        }
+    }
+}
+
+/// A part of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Only the arena's own card accesses it.
+    Private,
+    /// The other role's card may access it too.
+    Peer,
+}
+
+impl Part {
+    const BOTH: [Part; 2] = [Part::Private, Part::Peer];
 }
 
 /// How a limit is enforced. The plan prints it.
@@ -90,8 +121,8 @@ pub enum ArenaError {
         driver: u64,
     },
 
-    /// The size of a capped arena must be a multiple of 32 MiB.
-    #[error("{role}: a capped arena of {asked} bytes is not a multiple of {POOL_GRANULE}; round it down")]
+    /// The size of a capped memory pool must be a multiple of 32 MiB.
+    #[error("{role}: a memory pool of {asked} bytes is not a multiple of {POOL_GRANULE}; round it down")]
     NotWholeGranules {
         /// The arena's role.
         role: Role,
@@ -147,22 +178,23 @@ pub struct Arena {
 struct Inner {
     device: Device,
     spec: ArenaSpec,
-    /// `None` in split mode, where each block is a separate driver allocation, and for an empty arena.
-    reservation: Option<Reservation>,
+    /// One for each [`Part`]. `None` in split mode, where each block is a separate driver allocation, and for an empty part.
+    held: [Option<Reservation>; 2],
     split: bool,
     state: Mutex<ArenaState>,
 }
 
 #[derive(Debug)]
 struct ArenaState {
-    free: FreeList,
+    /// The free bytes of each [`Part`].
+    free: [FreeList; 2],
     in_use: u64,
     peak: u64,
     owners: BTreeMap<&'static str, u64>,
-    /// Cards with peer access to this memory.
+    /// Cards with access to the part for peers.
     peers: Vec<usize>,
-    /// The blocks of a split arena, by address.
-    split_blocks: BTreeMap<u64, Reservation>,
+    /// The blocks for peers of a split arena, by address.
+    split_peer_blocks: BTreeMap<u64, Reservation>,
 }
 
 /// A reading of one role's memory.
@@ -201,40 +233,65 @@ impl Arena {
     /// [`Arena::reserve`]; the caller chooses split mode instead of the environment.
     pub fn reserve_as(device: &Device, spec: ArenaSpec, split: bool) -> Result<Arena, DeviceError> {
         spec.check()?;
-        let reservation = match split || spec.arena_bytes == 0 {
-            true => None,
-            false => Some(take_from_driver(device, spec.arena_bytes, spec.capped)?),
-        };
         let state = ArenaState {
-            free: FreeList::new(spec.arena_bytes),
+            free: Part::BOTH.map(|part| FreeList::new(spec.part_bytes(part))),
             in_use: 0,
             peak: 0,
             owners: BTreeMap::new(),
             peers: Vec::new(),
-            split_blocks: BTreeMap::new(),
+            split_peer_blocks: BTreeMap::new(),
         };
-        Ok(Arena {
-            inner: Arc::new(Inner { device: device.clone(), spec, reservation, split, state: Mutex::new(state) }),
-        })
+        let mut inner = Inner { device: device.clone(), spec, held: [None, None], split, state: Mutex::new(state) };
+        for part in Part::BOTH.into_iter().filter(|part| !split && spec.part_bytes(*part) > 0) {
+            // On an error, dropping `inner` releases the first part.
+            inner.held[part as usize] = Some(inner.reserve_part(part, spec.part_bytes(part))?);
+        }
+        Ok(Arena { inner: Arc::new(inner) })
     }
 
     /// Allocates `bytes` for `owner`. The block is aligned to [`BLOCK_ALIGN`], and its size counts rounded up to it.
     pub fn take(&self, owner: &'static str, bytes: u64) -> Result<Block, DeviceError> {
+        self.take_from(Part::Private, owner, bytes)
+    }
+
+    /// The same from the part that the other role's card may access; from all of the arena if it has no such part.
+    pub fn take_for_peer(&self, owner: &'static str, bytes: u64) -> Result<Block, DeviceError> {
+        let part = if self.inner.spec.peer_bytes > 0 { Part::Peer } else { Part::Private };
+        self.take_from(part, owner, bytes)
+    }
+
+    /// Allocates what is left, to test the memory: the longest free range of each part, `most` bytes together at most.
+    pub fn take_rest(&self, owner: &'static str, most: u64) -> Result<Vec<Block>, DeviceError> {
+        let mut left = most;
+        let mut blocks = Vec::new();
+        for part in Part::BOTH {
+            let bytes = lock(&self.inner.state).free[part as usize].longest().min(left);
+            if bytes > 0 {
+                blocks.push(self.take_from(part, owner, bytes)?);
+                left -= bytes;
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn take_from(&self, part: Part, owner: &'static str, bytes: u64) -> Result<Block, DeviceError> {
         let mut state = lock(&self.inner.state);
-        if bytes > self.inner.spec.arena_bytes {
-            return Err(self.refusal(&state, owner, bytes).into());
+        if bytes > self.inner.spec.part_bytes(part) {
+            return Err(self.refusal(&state, part, owner, bytes).into());
         }
         let span = round_up(bytes.max(1), BLOCK_ALIGN);
-        let offset = state.free.take(span).ok_or_else(|| self.refusal(&state, owner, span))?;
-        let (address, own) = match self.inner.reservation {
+        let offset = state.free[part as usize].take(span).ok_or_else(|| self.refusal(&state, part, owner, span))?;
+        let (address, own) = match self.inner.held[part as usize] {
             Some(reservation) => (reservation.base.plus(offset), None),
-            None => match self.reserve_block(bytes.max(1), &state.peers) {
+            None => match self.reserve_block(part, bytes.max(1), &state.peers) {
                 Ok(own) => {
-                    state.split_blocks.insert(own.base.raw, own);
+                    if part == Part::Peer {
+                        state.split_peer_blocks.insert(own.base.raw, own);
+                    }
                     (own.base, Some(own))
                 }
                 Err(error) => {
-                    state.free.give(offset, span);
+                    state.free[part as usize].give(offset, span);
                     return Err(error);
                 }
             },
@@ -242,12 +299,17 @@ impl Arena {
         state.in_use += span;
         state.peak = state.peak.max(state.in_use);
         *state.owners.entry(owner).or_default() += span;
-        Ok(Block { arena: self.inner.clone(), address, bytes, offset, span, owner, own })
+        Ok(Block { arena: self.inner.clone(), part, address, bytes, offset, span, owner, own })
     }
 
-    fn reserve_block(&self, bytes: u64, peers: &[usize]) -> Result<Reservation, DeviceError> {
-        let own = take_from_driver(&self.inner.device, bytes, false)?;
-        for &reader in peers {
+    /// One block of a split arena.
+    fn reserve_block(&self, part: Part, bytes: u64, peers: &[usize]) -> Result<Reservation, DeviceError> {
+        // Only a memory pool can be opened to another card, and its size is in granules.
+        let own = match part {
+            Part::Private => take_from_driver(&self.inner.device, bytes, false)?,
+            Part::Peer => self.inner.reserve_part(part, round_up(bytes, POOL_GRANULE))?,
+        };
+        for &reader in peers.iter().filter(|_| part == Part::Peer) {
             if let Err(error) = self.inner.device.open.driver().allow_peer(&own, reader) {
                 give_to_driver(&self.inner.device, own);
                 return Err(error);
@@ -256,20 +318,20 @@ impl Arena {
         Ok(own)
     }
 
-    fn refusal(&self, state: &ArenaState, owner: &'static str, asked: u64) -> ArenaError {
+    fn refusal(&self, state: &ArenaState, part: Part, owner: &'static str, asked: u64) -> ArenaError {
         let spec = &self.inner.spec;
         let (role, limit) = (spec.role, spec.limit_bytes);
-        if asked > spec.arena_bytes {
+        if asked > spec.part_bytes(part) {
             return ArenaError::NeverFits { role, owner, asked, limit, driver: spec.driver_bytes };
         }
-        if state.in_use + asked > spec.arena_bytes {
+        let (free, longest) = (state.free[part as usize].bytes(), state.free[part as usize].longest());
+        if asked > free {
             let in_use = state.in_use + spec.driver_bytes;
             let mut largest = state.by_owner(spec.driver_bytes);
             largest.truncate(3);
             return ArenaError::Full { role, owner, asked, limit, in_use, largest };
         }
-        let longest = state.free.longest();
-        ArenaError::Fragmented { role, owner, asked, free: spec.arena_bytes - state.in_use, longest }
+        ArenaError::Fragmented { role, owner, asked, free, longest }
     }
 
     /// The role's memory now.
@@ -312,31 +374,58 @@ impl Arena {
 
     /// How its limit is enforced.
     pub fn strength(&self) -> Strength {
-        match self.inner.reservation {
-            Some(held) if held.pool != 0 => Strength::DriverPoolCap,
+        // With a cap, both parts are pools.
+        match self.inner.held[0].or(self.inner.held[1]) {
+            Some(held) if held.pool != 0 && self.inner.spec.capped => Strength::DriverPoolCap,
             Some(_) if self.inner.device.machine().kind() != DeviceKind::Cpu => Strength::PlannedReserved,
             // On the CPU, pages are committed when first touched; split arenas allocate blocks one by one.
             _ => Strength::Planned,
         }
     }
 
-    /// Asks the driver's pool for one byte more than the reservation: `Some(true)` if it refuses, `None` without a capped
+    /// Asks the driver's pools for one byte more than the reservation: `Some(true)` if all refuse, `None` without a capped
     /// pool.
     pub fn driver_refuses_more(&self) -> Result<Option<bool>, DeviceError> {
-        match &self.inner.reservation {
-            Some(held) if held.pool != 0 => self.inner.device.open.driver().pool_refuses_more(held).map(Some),
-            _ => Ok(None),
+        let mut refuses = None;
+        for held in self.inner.held.iter().flatten().filter(|held| held.pool != 0) {
+            let this = self.inner.device.open.driver().pool_refuses_more(held)?;
+            refuses = Some(refuses.unwrap_or(true) && this);
         }
+        Ok(refuses)
     }
 
-    /// Enables peer access of another card to this memory.
+    /// Enables access of another card to the part of the arena that is meant for it.
     pub fn allow_peer(&self, reader: &Device) -> Result<(), DeviceError> {
         let mut state = lock(&self.inner.state);
-        for held in self.inner.reservation.iter().chain(state.split_blocks.values()) {
+        for held in self.inner.held[Part::Peer as usize].iter().chain(state.split_peer_blocks.values()) {
             self.inner.device.open.driver().allow_peer(held, reader.index())?;
         }
         state.peers.push(reader.index());
         Ok(())
+    }
+
+    /// Takes back every access that [`allow_peer`](Arena::allow_peer) enabled.
+    pub fn deny_peers(&self) -> Result<(), DeviceError> {
+        let mut state = lock(&self.inner.state);
+        for reader in std::mem::take(&mut state.peers) {
+            for held in self.inner.held[Part::Peer as usize].iter().chain(state.split_peer_blocks.values()) {
+                self.inner.device.open.driver().deny_peer(held, reader)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Reserves `bytes` for a part. What another card may access is a memory pool, with or without a limit: access can be
+    /// granted to a pool, or else to all memory of a context. A driver without pools has no peer access, and needs none if
+    /// nothing is capped.
+    fn reserve_part(&self, part: Part, bytes: u64) -> Result<Reservation, DeviceError> {
+        let capped = self.spec.capped || part == Part::Peer;
+        match take_from_driver(&self.device, bytes, capped) {
+            Err(DeviceError::NoPools { .. }) if !self.spec.capped => take_from_driver(&self.device, bytes, false),
+            reserved => reserved,
+        }
     }
 }
 
@@ -352,7 +441,7 @@ impl ArenaState {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(held) = self.reservation.take() {
+        for held in self.held.iter_mut().filter_map(Option::take) {
             give_to_driver(&self.device, held);
         }
     }
@@ -378,6 +467,7 @@ fn give_to_driver(device: &Device, held: Reservation) {
 /// The card may still be using it then: an event must order the work of the next block in the same bytes after that.
 pub struct Block {
     arena: Arc<Inner>,
+    part: Part,
     address: Address,
     bytes: u64,
     offset: u64,
@@ -404,6 +494,11 @@ impl Block {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// Where it begins in its arena.
+    pub fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Its owner's name.
@@ -451,12 +546,12 @@ impl Drop for Block {
         let mut state = lock(&self.arena.state);
         match self.own.take() {
             Some(own) => {
-                state.split_blocks.remove(&own.base.raw);
+                state.split_peer_blocks.remove(&own.base.raw);
                 give_to_driver(&self.arena.device, own);
             }
             None => self.arena.device.open.driver().block_freed(self.address, self.span),
         }
-        state.free.give(self.offset, self.span);
+        state.free[self.part as usize].give(self.offset, self.span);
         state.in_use -= self.span;
         if let Some(bytes) = state.owners.get_mut(self.owner) {
             *bytes -= self.span;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::card::{Card, CardReading};
+use crate::card::{Card, CardReading, PeerAttributes};
 use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
@@ -278,6 +278,10 @@ impl Driver for CpuDriver {
 
     fn can_access_peer(&self, _reader: usize, _owner: usize) -> Result<bool, DeviceError> {
         Ok(false)
+    }
+
+    fn peer_attributes(&self, _reader: usize, _owner: usize) -> Result<PeerAttributes, DeviceError> {
+        Ok(PeerAttributes { performance_rank: 0, access_supported: false, native_atomics: false, array_access: false })
     }
 
     fn allow_peer(&self, _reservation: &Reservation, _reader: usize) -> Result<(), DeviceError> {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::card::{Card, CardReading};
+use crate::card::{Card, CardReading, PeerAttributes, Visibility};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
@@ -91,6 +91,11 @@ pub(crate) enum PeerCall {
 }
 
 impl CopyPath {
+    /// Whether it reads or writes the memory of `card` from another card.
+    pub(crate) fn touches(&self, card: usize) -> bool {
+        matches!(self, CopyPath::Peer { from, to, .. } if from.card == card || to.card == card)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             CopyPath::HostToDevice { from, .. } => from.bytes,
@@ -110,11 +115,19 @@ pub(crate) enum RawArg {
     F32(f32),
 }
 
+/// How long memory that is freed, a card that is closed or a feed that ends waits for work in flight: two steps are queued at
+/// most, and no step takes nearly as long.
+pub(crate) const TEARDOWN_DEADLINE: Duration = Duration::from_secs(10);
+
 /// The operations. `Ok` for asynchronous work means that it was queued; its own errors are reported at a later event.
 pub(crate) trait Driver: Send + Sync {
     fn kind(&self) -> crate::machine::DeviceKind;
     /// Every card, in the order of `nvidia-smi`.
     fn cards(&self) -> &[Card];
+    /// What decides which cards this process may use; `None` if it may use all of them.
+    fn visibility(&self) -> Option<Visibility> {
+        None
+    }
     /// Reads the card's state. Opens no context.
     fn read(&self, card: usize) -> Result<CardReading, DeviceError>;
     /// Memory of this process on the card as the driver counts it; `None` if the driver does not report it.
@@ -196,6 +209,12 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Whether `reader` can access the memory of `owner` without the host.
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError>;
+    /// What the driver says about the link over which `reader` would access the memory of `owner`.
+    fn peer_attributes(&self, reader: usize, owner: usize) -> Result<PeerAttributes, DeviceError>;
+    /// Takes the access of `reader` to `reservation` back.
+    fn deny_peer(&self, _reservation: &Reservation, _reader: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// Enables peer access of `reader` to `reservation`, which is on another card.
     fn allow_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError>;
 

@@ -53,6 +53,18 @@ pub enum DeviceError {
         total: u64,
     },
 
+    /// The driver has no memory pools on this card, as under some virtual GPUs: without them no limit is enforced by the
+    /// driver, and no other card gets access.
+    #[error(
+        "the driver offers no memory pools on GPU {card} ({what}), and hard limits need them: remove --enable-memory-isolation"
+    )]
+    NoPools {
+        /// The card.
+        card: usize,
+        /// The driver's name and number of the error.
+        what: String,
+    },
+
     /// The host could not allocate pinned memory.
     #[error("the host has no {} of pinned (page-locked) memory left", show(*asked))]
     OutOfPinned {

@@ -43,6 +43,12 @@ impl FreeList {
         self.ranges.insert(from, to - from);
     }
 
+    /// All free bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ranges.values().sum()
+    }
+
+    /// The longest range.
     pub(crate) fn longest(&self) -> u64 {
         self.ranges.values().copied().max().unwrap_or(0)
     }

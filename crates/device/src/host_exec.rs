@@ -51,6 +51,15 @@ pub(crate) unsafe fn run_fill(at: Address, bytes: u64, value: u8) {
     unsafe { std::ptr::write_bytes(pointer(at), value, bytes as usize) };
 }
 
+/// Flips the lowest bit of one byte.
+///
+/// # Safety
+/// As for [`run_fill`].
+pub(crate) unsafe fn run_flip(at: Address) {
+    // SAFETY: by this function's contract.
+    unsafe { *pointer(at) ^= 1 };
+}
+
 pub(crate) fn pointer(at: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at.raw as usize)
 }

@@ -82,10 +82,7 @@ mod tests {
 
     #[test]
     fn each_pool_grows_at_the_rate_that_was_asked_for_until_it_is_full() {
-        let role = |role| {
-            let (limit_bytes, arena_bytes) = (4 << 20, 4 << 20);
-            RoleSetup { card: 0, arena: ArenaSpec { role, limit_bytes, driver_bytes: 0, arena_bytes, capped: false } }
-        };
+        let role = |role| RoleSetup { card: 0, arena: ArenaSpec::new(role, 4 << 20) };
         let machine = Machine::cpu();
         let roles = Isolation::set_up(&machine, role(Role::Data), role(Role::Model)).unwrap();
         let held = || {

@@ -112,7 +112,7 @@ impl Isolation {
     /// let role = |role, card| {
     ///     let (driver_bytes, arena_bytes) = (1 << 30, 4 << 30);
     ///     let limit_bytes = driver_bytes + arena_bytes;
-    ///     RoleSetup { card, arena: ArenaSpec { role, limit_bytes, driver_bytes, arena_bytes, capped: true } }
+    ///     RoleSetup { card, arena: ArenaSpec { role, limit_bytes, driver_bytes, arena_bytes, peer_bytes: 0, capped: true } }
     /// };
     /// let set_up = || Isolation::set_up(&machine, role(Role::Data, 0), role(Role::Model, 1));
     ///

@@ -38,7 +38,7 @@ impl std::fmt::Display for MemoryGrowth {
 /// use tandem_events::Role;
 ///
 /// let spec =
-///     ArenaSpec { role: Role::Data, limit_bytes: 1 << 30, driver_bytes: 0, arena_bytes: 1 << 30, capped: false };
+///     ArenaSpec::new(Role::Data, 1 << 30);
 /// let arena = Arena::reserve(&Machine::cpu().open(0)?, spec)?;
 /// let baseline = arena.memory();
 /// let leaked = arena.take("slots", 101 << 20)?;

@@ -17,6 +17,7 @@ mod error;
 
 // Cards and readings of them.
 mod card;
+mod numa;
 mod machine;
 mod device;
 pub mod library;
@@ -64,8 +65,8 @@ pub mod compile {
 
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
 pub use capture::{Capture, CapturedGraph};
-pub use card::{Card, CardProcess, CardReading};
-pub use cost::{DriverCost, probe};
+pub use card::{Card, CardProcess, CardReading, PeerAttributes, Visibility};
+pub use cost::{Beside, DriverCost, probe, probe_pair};
 pub use cpu::resident_bytes;
 pub use cuda::KernelCache;
 pub use device::{Device, LoadedKernel};
@@ -79,6 +80,7 @@ pub use kernel::{
     Arg, ArgValue, DType, Element, Grid, HostArgs, HostKernel, Kernel, KernelArgs, Param, ParamKind, Source,
 };
 pub use machine::{CardCounters, DeviceKind, Machine};
+pub use numa::{NumaNode, pci_folder};
 pub use pinned::{Pinned, PinnedPart};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};

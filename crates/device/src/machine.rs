@@ -1,10 +1,11 @@
 //! The machine: the cards that were found, their driver, and counters of what was opened and allocated on each.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::card::{Card, CardReading};
+use crate::card::{Card, CardReading, PeerAttributes, Visibility};
 use crate::cost::DriverCost;
 use crate::cpu::CpuDriver;
 use crate::cuda::CudaDriver;
@@ -13,6 +14,7 @@ use crate::driver::Driver;
 use crate::error::DeviceError;
 use crate::fault::Faults;
 use crate::library::{FoundLibrary, LibraryError};
+use crate::numa::NumaNode;
 use crate::sim::{SimDriver, SimSpec};
 use crate::workers::Workers;
 
@@ -108,6 +110,12 @@ impl Machine {
         Ok(CudaDriver::open()?.map(|driver| Machine::on(Arc::new(driver), None, Arc::default())))
     }
 
+    /// The cards of a driver that a test made.
+    #[cfg(test)]
+    pub(crate) fn with_driver(driver: Arc<dyn Driver>) -> Machine {
+        Machine::on(driver, None, Arc::default())
+    }
+
     fn on(driver: Arc<dyn Driver>, sim: Option<Arc<SimDriver>>, workers: Arc<Workers>) -> Machine {
         let counts = driver.cards().iter().map(|_| Counts::default()).collect();
         Machine {
@@ -134,6 +142,11 @@ impl Machine {
         self.inner.driver.cards()
     }
 
+    /// What decides which cards this process may use; `None` if it may use all of them.
+    pub fn visibility(&self) -> Option<Visibility> {
+        self.inner.driver.visibility()
+    }
+
     /// Reads the state of card `index`. Opens no context on it.
     ///
     /// ```
@@ -155,6 +168,18 @@ impl Machine {
         (0..self.cards().len()).map(|index| self.read(index)).collect()
     }
 
+    /// The NUMA node of the card; `None` on a machine with one node, if it is not known, and for the CPU.
+    pub fn numa_node(&self, index: usize) -> Option<NumaNode> {
+        let card = self.card(index).ok()?;
+        let root = match (self.kind(), &self.inner.sim) {
+            (DeviceKind::Cuda, _) => Path::new("/"),
+            // A simulated card has a node only in a simulated machine.
+            (_, Some(sim)) => sim.root()?,
+            (_, None) => return None,
+        };
+        NumaNode::read(root, &card.bus_id)
+    }
+
     /// Memory of this process on the card as the driver counts it, context and libraries included. `None` if the driver
     /// does not report it.
     pub fn process_bytes(&self, index: usize) -> Result<Option<u64>, DeviceError> {
@@ -167,6 +192,13 @@ impl Machine {
         self.card(reader)?;
         self.card(owner)?;
         self.inner.driver.can_access_peer(reader, owner)
+    }
+
+    /// What the driver says about the link over which `reader` would access the memory of `owner`, another card.
+    pub fn peer_attributes(&self, reader: usize, owner: usize) -> Result<PeerAttributes, DeviceError> {
+        self.card(reader)?;
+        self.card(owner)?;
+        self.inner.driver.peer_attributes(reader, owner)
     }
 
     /// From now on only `cards` may be opened. Later calls can only remove cards.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::device::Device;
-use crate::driver::HostSpan;
+use crate::driver::{HostSpan, TEARDOWN_DEADLINE};
 use crate::error::DeviceError;
 use crate::machine::lock;
 use crate::stream::{Event, Stream};
@@ -71,10 +71,14 @@ impl Uses {
         stream.record(&latest[at].done)
     }
 
-    /// Waits for all uses. Errors are ignored: a lost card never reaches an event, but does not access memory either.
+    /// Waits for all uses. Errors are ignored: a lost card never reaches an event, but does not access memory either. A card
+    /// whose use does not end in time is abandoned: then the memory is not freed.
     fn wait(&self) {
         for latest in lock(&self.latest).iter() {
-            let _ = latest.done.open.driver().synchronize(latest.card, latest.done.id);
+            let driver = latest.done.open.driver();
+            if let Ok(false) = driver.synchronize_within(latest.card, latest.done.id, TEARDOWN_DEADLINE) {
+                driver.abandon(latest.card);
+            }
         }
     }
 }

@@ -7,7 +7,9 @@
 //! - **hand-over**: both roles are on one device; the model reads the batch in place.
 //!
 //! [`Route::LADDER`] has all that cross from card to card. A route is proven on the memory of the run before it is used, all
-//! slots, byte by byte: some cards report peer access and deliver nothing.
+//! slots, byte by byte: some cards report peer access and deliver nothing. A [`CopyCheck`] checks single copies later.
+
+mod check;
 
 use std::time::Duration;
 
@@ -15,12 +17,14 @@ use tandem_events::TimeSpan;
 
 use crate::arena::{Arena, View};
 use crate::device::Device;
-use crate::driver::PeerCall;
+use crate::driver::{PeerCall, TEARDOWN_DEADLINE};
 use crate::error::DeviceError;
 use crate::fault::{Fault, Slow};
 use crate::kernels::pattern_word;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
+
+pub use check::{Checksums, CopyCheck};
 
 /// The transfer route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +94,14 @@ pub mod waits {
 /// Two staging buffers: one fills while the other empties.
 const STAGING: usize = 2;
 
+/// Pinned bytes that a transfer of batches of up to `batch_bytes` takes when it is opened.
+pub fn staging_bytes(route: Route, batch_bytes: u64) -> u64 {
+    match route {
+        Route::Bounce => STAGING as u64 * batch_bytes,
+        Route::Peer | Route::PeerCopy | Route::Staged | Route::Handover => 0,
+    }
+}
+
 /// Copies batches between two devices, or between two arenas of one.
 pub struct Transfer {
     route: Route,
@@ -104,6 +116,8 @@ pub struct Transfer {
     peer_copied: Event,
     /// How often everything is copied: once, unless a slow transfer is injected.
     times: u32,
+    /// [`PROOF_DEADLINE`]; shorter in tests.
+    pub(crate) proof_deadline: Duration,
 }
 
 /// The events around one copy.
@@ -213,7 +227,11 @@ impl Transfer {
         match route {
             Route::Handover if !same => return Err(no_route(route, source, target, "they are two devices")),
             Route::Peer | Route::PeerCopy if !same => open_peer(route, from, to)?,
-            _ => {}
+            // A route that was tried before may have enabled access: with it, the driver would copy as that route does.
+            _ => {
+                from.deny_peers()?;
+                to.deny_peers()?;
+            }
         }
         let staging = match route {
             Route::Bounce => {
@@ -232,6 +250,7 @@ impl Transfer {
             next: 0,
             peer_copied: source.event()?,
             times: Fault::from_env()?.times(Slow::Transfer),
+            proof_deadline: PROOF_DEADLINE,
         })
     }
 
@@ -274,7 +293,7 @@ impl Transfer {
     /// Queues the copy itself, after [`after_written`](Transfer::after_written) and
     /// [`after_free`](Transfer::after_free) of the same batch.
     pub fn copy(&mut self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
-        self.copy_between(from, to, None)
+        self.copy_between(from, to, None, None)
     }
 
     /// Timers for [`copy_timed`](Transfer::copy_timed).
@@ -284,12 +303,32 @@ impl Transfer {
         Ok(CopyTimers { source: leg(&self.from)?, target })
     }
 
-    /// [`copy`](Transfer::copy), timed.
-    pub fn copy_timed(&mut self, from: View<'_>, to: View<'_>, timers: &CopyTimers) -> Result<(), DeviceError> {
-        self.copy_between(from, to, Some(timers))
+    /// [`copy`](Transfer::copy), timed, with checksums of both sides if there is a `check`.
+    pub fn copy_timed(
+        &mut self,
+        from: View<'_>,
+        to: View<'_>,
+        timers: &CopyTimers,
+        check: Option<&mut CopyCheck>,
+    ) -> Result<(), DeviceError> {
+        self.copy_between(from, to, Some(timers), check)
     }
 
-    fn copy_between(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
+    fn copy_between(
+        &mut self,
+        from: View<'_>,
+        to: View<'_>,
+        timers: Option<&CopyTimers>,
+        mut check: Option<&mut CopyCheck>,
+    ) -> Result<(), DeviceError> {
+        if let Some(check) = &mut check {
+            check.queue_sent(&self.source_stream, from)?;
+        }
+        self.copy_all_times(from, to, timers)?;
+        check.map_or(Ok(()), |check| check.queue_arrived(&self.target_stream, to))
+    }
+
+    fn copy_all_times(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
         let last = self.times - 1;
         // An injected slow transfer repeats the copy; the timers span from the first copy to the last.
         (0..self.times).try_for_each(|time| {
@@ -344,10 +383,15 @@ impl Transfer {
         self.target_stream.record(arrived)
     }
 
-    /// Blocks the host until every copy queued so far has arrived.
+    /// Blocks the host until every copy queued so far has arrived. Copies that do not end in time are an error, and nothing waits
+    /// for either card any more.
     pub fn drain(&self) -> Result<(), DeviceError> {
-        self.source_stream.drain()?;
-        self.target_stream.drain()
+        for stream in [&self.source_stream, &self.target_stream] {
+            let end = stream.device().event()?;
+            stream.record(&end)?;
+            self.await_within(&end, TEARDOWN_DEADLINE)?;
+        }
+        Ok(())
     }
 
     /// Sends a pattern through every slot of both sides, compares every byte that arrives, and times a few more copies.
@@ -398,13 +442,17 @@ impl Transfer {
 
     /// Waits for an event of a proof.
     fn await_proof(&self, arrived: &Event) -> Result<(), DeviceError> {
+        self.await_within(arrived, self.proof_deadline)
+    }
+
+    fn await_within(&self, arrived: &Event, longest: Duration) -> Result<(), DeviceError> {
         let card = self.from.index();
-        match arrived.synchronize_within(PROOF_DEADLINE)? {
+        match arrived.synchronize_within(longest)? {
             true => Ok(()),
             false => {
                 self.from.abandon();
                 self.to.abandon();
-                let seconds = PROOF_DEADLINE.as_secs();
+                let seconds = longest.as_secs();
                 Err(DeviceError::TimedOut { card, during: "copying a batch to the other card", seconds })
             }
         }

@@ -126,7 +126,7 @@ fn measure(
     let launches = set.program(id).launches().len();
     let bytes = set.bytes(machine.kind());
     let device = machine.open(0)?;
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     let arena = Arena::reserve(&device, spec)?;
     let session = Session::create(Arc::new(set), &arena, Arc::new(device.stream(true)?), 1)?;
     session.replay(id)?;

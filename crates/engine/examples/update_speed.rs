@@ -35,7 +35,7 @@ fn measure(parameters: &Arc<Parameters>, precision: DType, average: bool) -> Res
     let update = set.add("update", &graph, &NamedLayout::default())?;
     let device = Machine::cpu().open(0)?;
     let bytes = set.bytes(device.machine().kind());
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     let arena = Arena::reserve(&device, spec)?;
     let mut session = Session::create(Arc::new(set), &arena, Arc::new(device.stream(true)?), 3)?;
     let gradients = vec![1e-3_f32; parameters.elements() as usize];

@@ -223,7 +223,7 @@ fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
 pub(crate) fn session(machine: &Machine, set: ProgramSet) -> Session {
     let device: Device = machine.open(0).unwrap();
     let bytes: u64 = set.bytes(machine.kind()).max(1);
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     let arena = Arena::reserve(&device, spec).unwrap();
     let stream = Arc::new(device.stream(true).unwrap());
     Session::create(Arc::new(set), &arena, stream, 1).unwrap()

@@ -38,9 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         pinned_uploads: 3,
         table_bytes: training_set.table_bytes(),
         cached_pitches: 0,
+        verify_every: None,
     };
-    let arena =
-        |role, arena_bytes| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let arena = |role, arena_bytes| ArenaSpec::new(role, arena_bytes);
     let data = arena(Role::Data, plan.data_lines().iter().map(|(_, bytes)| bytes).sum());
     // With a hand-over the feed takes no model memory: this is for the consumer.
     let model = arena(Role::Model, 1 << 20);
@@ -61,6 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         cache: CacheSpec::default(),
         max_bad_fraction: 0.05,
         bad_samples: None,
+        cores: None,
         emitter: Emitter::none(),
     };
     let mut feed = Feed::start(&roles, spec)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tandem_audio::AudioError;
 use tandem_corpus::CorpusError;
-use tandem_device::DeviceError;
+use tandem_device::{DeviceError, Route};
 use tandem_espeak::EspeakError;
 use tandem_pipeline::{Closed, WorkerError};
 use tandem_text::TextError;
@@ -138,6 +138,26 @@ pub enum FeedError {
         num_samples: usize,
     },
 
+    /// A verified batch arrived with other bytes than were sent. Nothing has read it.
+    #[error(
+        "batch {batch} changed on its way from GPU {from} to GPU {to} ({}, slot {slot}): the checksums of both sides differ. {}",
+        route.name(), instead_of(*route)
+    )]
+    CorruptBatch {
+        /// Its route.
+        route: Route,
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+        /// Its number since the feed started, from 0.
+        batch: u64,
+        /// Its slot on the model side, from 0.
+        slot: usize,
+        /// One in so many batches is verified.
+        every: u64,
+    },
+
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -153,6 +173,16 @@ pub enum FeedError {
     /// A thread could not be started, or panicked.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+}
+
+/// What to try after a route that changes bytes.
+fn instead_of(route: Route) -> &'static str {
+    match route {
+        Route::Bounce => "No other route is left: test the memory of the host and of both cards",
+        Route::Peer | Route::PeerCopy | Route::Staged | Route::Handover => {
+            "To resume over another route, type the same command with --transfer bounce"
+        }
+    }
 }
 
 impl FeedError {

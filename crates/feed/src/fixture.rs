@@ -60,6 +60,7 @@ pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
         pinned_uploads: 2,
         table_bytes: training_set.table_bytes(),
         cached_pitches: 0,
+        verify_every: None,
     };
     FeedSpec {
         training_set,
@@ -76,6 +77,7 @@ pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
         cache: CacheSpec::default(),
         max_bad_fraction: 0.05,
         bad_samples: None,
+        cores: None,
         emitter: Emitter::none(),
     }
 }

@@ -64,6 +64,7 @@ mod featurize;
 mod collate;
 pub mod kernels;
 mod transfer;
+mod transfer_checks;
 mod lease;
 
 // The running feed: its threads, the waits between its streams, its thread count.
@@ -100,6 +101,6 @@ pub use survey::tokenizer::{DEFAULT_LANG, TextSettings, Tokenizer};
 pub use survey::training_set::{
     COUNTED_ROWS, EXACT_ROWS, FRAME_LIMITS, INCLUDED_PERCENT, TOKEN_LIMITS, TrainingSet, TrainingSetOptions,
 };
-pub use tandem_audio::RATE_HZ;
+pub use tandem_audio::{Arithmetic, RATE_HZ};
 pub use tandem_corpus::Extent;
 pub use tune::tuner::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};

@@ -4,6 +4,8 @@
 //! only for slots; a copy waits on the device until its batch is written and the target's last step is done. With a hand-over
 //! this thread does not exist: the step leases the slots of the data ring.
 //!
+//! Every Nth copy may have checksums on both devices: `transfer_checks`.
+//!
 //! The time of each copy, by the devices' clocks, is reported once it is known. Over a bounce the legs of two batches overlap:
 //! a batch occupies the link for its longer leg.
 
@@ -15,6 +17,7 @@ use tandem_events::{Emitter, RunEvent};
 
 use crate::error::FeedError;
 use crate::feed::rings::{BatchFiller, BatchTaker};
+use crate::transfer_checks::TransferChecks;
 use crate::upload::stopwatch::Stopwatches;
 
 /// Timed copies beside those whose targets are slots of the ring: those the step has queued ahead of its device.
@@ -26,6 +29,7 @@ pub(crate) struct TransferThread {
     pub(crate) from: BatchTaker,
     pub(crate) to: BatchFiller,
     pub(crate) emitter: Emitter,
+    pub(crate) checks: Option<Arc<TransferChecks>>,
 }
 
 impl TransferThread {
@@ -36,7 +40,7 @@ impl TransferThread {
     }
 
     fn copy_all(&mut self) -> Result<(), FeedError> {
-        let TransferThread { transfer, from, to, emitter } = self;
+        let TransferThread { transfer, from, to, emitter, checks } = self;
         let slots = to.stats().slots as u64;
         let mut watches = Stopwatches::new(slots + SPARE_WATCHES, || transfer.timers())?;
         loop {
@@ -52,7 +56,12 @@ impl TransferThread {
                 emitter.emit(RunEvent::Stage { stage, batch, ns, busy_ns, wait_ns: 0, spans: times.legs });
             }
             let timers = watches.start(info.sequence);
-            transfer.copy_timed(source.memory().part(0, bytes), target.memory().part(0, bytes), timers)?;
+            let mut check = checks.as_ref().and_then(|checks| checks.start(info.sequence));
+            let (sent, received) = (source.memory().part(0, bytes), target.memory().part(0, bytes));
+            transfer.copy_timed(sent, received, timers, check.as_mut())?;
+            if let (Some(checks), Some(check)) = (&checks, check) {
+                checks.sent(info.sequence, target.memory(), check);
+            }
             source.release(|sent| transfer.record_sent(sent))?;
             target.publish(info, |arrived| transfer.record_arrived(arrived))?;
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandem_audio::Arithmetic;
 use tandem_checkpoint::{
     Architecture, Checkpoint, CheckpointError, ComputeDtype, Fingerprint, MelStatistics, ModelContract, ModelText,
     RunIdentity, Vocoder,
@@ -18,6 +19,7 @@ use tandem_feed::{
     Warm,
 };
 use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
+use tandem_pipeline::CoreSet;
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines, vocabulary};
 use tandem_text::{Harakat, LanguageRules, Lexicon, Phonemizer};
 use tandem_train::{
@@ -35,6 +37,17 @@ pub struct Corpora {
     pub train: Arc<TrainingSet>,
     /// What validation reads.
     pub validation: ValidationUtterances,
+}
+
+impl Corpora {
+    /// The same with features in `arithmetic`. Cost: a copy of the rows if it differs.
+    fn with_arithmetic(&self, arithmetic: Arithmetic) -> Corpora {
+        let train = match self.train.features().arithmetic == arithmetic {
+            true => Arc::clone(&self.train),
+            false => Arc::new(self.train.with_arithmetic(arithmetic)),
+        };
+        Corpora { train, validation: self.validation.clone() }
+    }
 }
 
 /// The utterances of the validation set, as rows of their corpus.
@@ -136,7 +149,7 @@ pub fn device_error(error: &TrainError) -> Option<&DeviceError> {
     match error {
         TrainError::Device(error) | TrainError::Engine(EngineError::Device(error)) => Some(error),
         TrainError::Feed(error) => error.device_error(),
-        TrainError::DataFailed { error, .. } => error.device_error(),
+        TrainError::DataFailed { error, .. } | TrainError::CorruptBatch { error, .. } => error.device_error(),
         _ => None,
     }
 }
@@ -232,7 +245,8 @@ pub fn launch(
 pub struct Setup<'a> {
     machine: &'a Machine,
     plan: Plan,
-    corpora: &'a Corpora,
+    /// With features in the arithmetic of the plan.
+    corpora: Corpora,
     /// The custom model, if it is not the speech model.
     custom_model: Option<Arc<dyn Model>>,
     /// The checkpoint to resume from, if any.
@@ -265,17 +279,22 @@ pub struct CreatedModel {
 }
 
 impl<'a> Setup<'a> {
-    /// Fails if a run of this plan cannot resume from the checkpoint.
+    /// Features are in the arithmetic of the checkpoint, or else of the plan. Fails if a run of this plan cannot resume from
+    /// the checkpoint.
     pub fn new(
         resolved: &'a Resolved,
-        corpora: &'a Corpora,
+        corpora: &Corpora,
         checkpoint: Option<&'a Checkpoint>,
         bad_samples: Option<PathBuf>,
         emitter: &'a Emitter,
     ) -> Result<Setup<'a>, LaunchError> {
         let Resolved { machine, plan, .. } = resolved;
         let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
-        let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
+        let (mut plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
+        if let Some(checkpoint) = checkpoint {
+            plan.arithmetic = plan.arithmetic.kept(checkpoint.model.features.arithmetic);
+        }
+        let corpora = corpora.with_arithmetic(plan.arithmetic.arithmetic);
         Ok(Setup { machine, plan, corpora, custom_model: None, from, init: None, recordings, bad_samples, emitter })
     }
 
@@ -449,9 +468,9 @@ impl<'a> Setup<'a> {
             (None, Some(init)) => init.model.mel_statistics.clone(),
             (None, None) => measure_mel_statistics(&corpora.train, recordings.as_ref())?,
         };
-        let model = model_contract(&plan, dims, corpora, &statistics);
+        let model = model_contract(&plan, dims, &corpora, &statistics);
         let num_parameters = session.set().parameters().count();
-        let validation_set = validation_set(corpora, recordings.as_ref(), &buckets[0])?;
+        let validation_set = validation_set(&corpora, recordings.as_ref(), &buckets[0])?;
         let validation = ValidationCounts { count: validation_set.count, too_long: validation_set.left_out };
         let recipe = recipe(&plan, &schedule);
         // Only the speech model has voices.
@@ -493,9 +512,15 @@ impl<'a> Setup<'a> {
             cache: plan.cache.spec.clone(),
             max_bad_fraction: plan.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
+            cores: feed_cores(plan),
             emitter: self.emitter.clone(),
         }
     }
+}
+
+/// The cores of the feed's threads: those of the data card's NUMA node, if it is known.
+pub fn feed_cores(plan: &Plan) -> Option<CoreSet> {
+    plan.data.numa.as_ref().and_then(|numa| CoreSet::new(&numa.cores))
 }
 
 /// What writes programs of exact shapes, where those were asked for.
@@ -536,6 +561,11 @@ fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<StepLoopState, Train
     if state.step != checkpoint.step {
         let (found, expected) = (state.step, checkpoint.step);
         return Err(foreign(format!("its state is of step {found}, the checkpoint of step {expected}")));
+    }
+    let stored = checkpoint.model.features.arithmetic;
+    if plan.arithmetic.is_forced() && stored != plan.arithmetic.arithmetic {
+        let (found, expected) = (stored.name(), plan.arithmetic.arithmetic.name());
+        return Err(foreign(format!("its features are in {found}, this run has --feature-arithmetic {expected}")));
     }
     if state.seed != plan.seed {
         let (found, expected) = (state.seed, plan.seed);
@@ -641,6 +671,7 @@ fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
         limit_bytes: role.limit_bytes,
         driver_bytes: role.driver_bytes,
         arena_bytes: role.arena_bytes,
+        peer_bytes: role.peer_bytes,
         capped: plan.isolated,
     }
 }

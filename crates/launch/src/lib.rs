@@ -1,12 +1,14 @@
 //! From a plan to a running training run.
 //!
-//! [`inventory`] finds the cards and resolves the plan. [`mod@launch`] sets up a training run; [`Trainer`] is that run as a
-//! library sees it. [`samples`] synthesises validation sentences after each checkpoint.
+//! [`inventory`] finds the cards and resolves the plan; [`route_proof`] tries the routes between two of them.
+//! [`mod@launch`] sets up a training run; [`Trainer`] is that run as a library sees it. [`samples`] synthesises validation
+//! sentences after each checkpoint.
 //!
 //! How to use it as a library is in `docs/library.md` of the repository, whose code is a doctest of this crate.
 
 mod sampler;
 mod memory_watch;
+pub mod route_proof;
 pub mod inventory;
 pub mod launch;
 pub mod step_events;

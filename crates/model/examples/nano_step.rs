@@ -100,7 +100,7 @@ fn layout(shape: &BatchShape) -> Result<NamedLayout, Box<dyn Error>> {
 
 fn session(machine: &Machine, programs: &Programs) -> Result<Session, Box<dyn Error>> {
     let bytes = programs.set.bytes(machine.kind());
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     let device = machine.open(0)?;
     let arena = Arena::reserve(&device, spec)?;
     Ok(Session::create(programs.set.clone(), &arena, Arc::new(device.stream(true)?), 2)?)
@@ -144,7 +144,7 @@ fn best_gemm(machine: &Machine) -> Result<f64, Box<dyn Error>> {
     for size in [512_u32, 1024] {
         let bytes = u64::from(size) * u64::from(size) * 4;
         let all = 3 * bytes;
-        let spec = ArenaSpec { role: Role::Model, limit_bytes: all, driver_bytes: 0, arena_bytes: all, capped: false };
+        let spec = ArenaSpec::new(Role::Model, all);
         let arena = Arena::reserve(&machine.open(0)?, spec)?;
         let [a, b, c] = [arena.take("a", bytes)?, arena.take("b", bytes)?, arena.take("c", bytes)?];
         let stream = machine.open(0)?.stream(false)?;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{StopFlag, Worker, WorkerError};
+use crate::{CoreSet, StopFlag, Worker, WorkerError};
 
 /// Workers with a common name and stop flag. Both [`join`](Crew::join) and dropping a crew wait until every thread has
 /// ended.
@@ -11,6 +11,7 @@ use crate::{StopFlag, Worker, WorkerError};
 /// stop the crew must catch them.
 pub struct Crew<T = ()> {
     name: String,
+    cores: Option<CoreSet>,
     shared: Arc<Shared>,
     workers: Vec<Worker<T>>,
 }
@@ -40,8 +41,10 @@ impl<T: Send + 'static> Crew<T> {
     {
         let name = format!("{}-{}", self.name, name.as_ref());
         let on_panic = StopOnPanic { shared: Arc::clone(&self.shared), name: name.clone() };
+        let cores = self.cores.clone();
         let worker = Worker::spawn_with(name, self.shared.stop.clone(), move |stop| {
             let _on_panic = on_panic;
+            cores.iter().for_each(CoreSet::bind);
             body(stop)
         })?;
         self.workers.push(worker);
@@ -53,7 +56,13 @@ impl<T> Crew<T> {
     /// A crew without threads.
     pub fn new(name: impl Into<String>) -> Self {
         let shared = Shared { stop: StopFlag::new(), state: Mutex::default() };
-        Self { name: name.into(), shared: Arc::new(shared), workers: Vec::new() }
+        Self { name: name.into(), cores: None, shared: Arc::new(shared), workers: Vec::new() }
+    }
+
+    /// The same with its threads on `cores`, if there are any: see [`CoreSet`].
+    pub fn on_cores(mut self, cores: Option<CoreSet>) -> Self {
+        self.cores = cores;
+        self
     }
 
     /// The crew's name, the prefix of its threads' names.

@@ -4,7 +4,7 @@
 //! # Threads
 //!
 //! A thread has a name, an owner that joins it, and one [`StopFlag`]. A [`Worker`] is one thread; a [`Crew`] is a
-//! group of threads that stop together.
+//! group of threads that stop together, on the cores of a [`CoreSet`] if it has one.
 //!
 //! ```
 //! use std::time::Duration;
@@ -60,12 +60,14 @@
 
 mod stop;
 mod worker;
+mod cores;
 mod crew;
 mod sync;
 mod closed;
 mod ring;
 
 pub use closed::Closed;
+pub use cores::CoreSet;
 pub use crew::Crew;
 pub use ring::{Filler, FillingSlot, FreeSlot, LeasedSlot, ReadySlot, RingHandle, RingSlot, RingStats, Taker, ring};
 pub use stop::StopFlag;

@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::panic::resume_unwind;
+use std::thread::{self, Builder, JoinHandle};
 
 use crate::StopFlag;
 
@@ -124,6 +125,14 @@ impl<T> Drop for Worker<T> {
         // A panic cannot be returned from a drop; the panic hook has printed it.
         let _ = thread.join();
     }
+}
+
+/// Calls `body` on a new thread and waits for its result. A panic is passed on.
+pub(crate) fn on_own_thread<T: Send>(name: &str, body: impl FnOnce() -> T + Send) -> Result<T, WorkerError> {
+    thread::scope(|scope| match Builder::new().name(name.to_owned()).spawn_scoped(scope, body) {
+        Ok(thread) => Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic))),
+        Err(source) => Err(WorkerError::Spawn { name: name.to_owned(), source }),
+    })
 }
 
 /// Affects this thread alone: on Linux, niceness is per thread. The thread runs on even if the system refuses.

@@ -4,7 +4,9 @@ use tandem_device::bytes::mib_ceil;
 use tandem_events::Role;
 use tandem_model::Preset;
 
+use crate::hardware::{CardFacts, Hardware};
 use crate::limits::limit_setting;
+use crate::numa;
 use crate::placement::{Mode, Precision};
 use crate::plan::Plan;
 use crate::refusal::Suggestion;
@@ -16,11 +18,12 @@ use crate::value::{Limit, SettingValue};
 const MAX_ADVICE: usize = 3;
 
 /// The advice for `plan`, most useful first.
-pub(crate) fn for_plan(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Vec<String> {
+pub(crate) fn for_plan(plan: &Plan, settings: &Settings, hardware: &Hardware, attempt: Attempt<'_>) -> Vec<String> {
     let advice = [
         accumulated_batch(plan, settings, attempt),
         small_model_on_cpu(plan),
         larger_batch(plan, settings, attempt),
+        one_numa_node(plan, settings, hardware, attempt),
         bf16(plan, settings, attempt),
         spare_data_limit(plan, settings, attempt),
     ];
@@ -66,9 +69,23 @@ fn bf16(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String
     Some(format!("{} saves {saved} MB: this device supports bf16", typed(&suggestion)))
 }
 
+/// A bounce between two nodes, where another card is on the model's node.
+fn one_numa_node(plan: &Plan, settings: &Settings, hardware: &Hardware, attempt: Attempt<'_>) -> Option<String> {
+    let model = plan.model.card.filter(|_| numa::is_between_nodes(plan.transfer.route, &plan.data, &plan.model))?;
+    let node = plan.model.numa.as_ref()?.node;
+    let is_near = |facts: &&CardFacts| facts.card.index != model && facts.numa.as_ref().is_some_and(|n| n.node == node);
+    let tries = hardware
+        .cards
+        .iter()
+        .filter(is_near)
+        .map(|facts| Suggestion::new("").set(Id::DataGpu, SettingValue::gpu(facts.card.index)));
+    let found = tries.into_iter().find(|suggestion| attempt(&suggestion.apply(settings)).is_ok())?;
+    Some(format!("{} is on NUMA node {node} as well: batches stay on one node", typed(&found)))
+}
+
 /// Memory that the data role reserves but does not need is unavailable to other processes.
 fn spare_data_limit(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
-    let enough = mib_ceil(plan.data.smallest_limit_bytes());
+    let enough = mib_ceil(plan.data.smallest_limit_bytes);
     if !plan.isolated || plan.data.limit_mb() < 2 * enough {
         return None;
     }

@@ -421,7 +421,10 @@ mod tests {
         check("seed: 1\n", "c.yaml:1: `seed` must be inside a section: data, model or training");
         check("data: 5\n", "c.yaml:1: data: expected keys and values, found a single value");
         check("- a\n- b\n", "c.yaml:1: the file: expected sections, found a list");
-        check("data:\n  gpu: [0, 1]\n", "c.yaml:2: data.gpu: expected a whole number from 0 to 1023, found a list");
+        check(
+            "data:\n  gpu: [0, 1]\n",
+            "c.yaml:2: data.gpu: expected a GPU number from 0 to 1023, or a UUID or the start of one (`GPU-8f2d`), found a list",
+        );
         check("data:\n  gpu: 0\n  gpu: 1\n", "c.yaml:3: `gpu` is set twice");
         check(
             "data:\n  buffer_size: 4\n  pipeline_buffer_size: 5\n",

@@ -2,7 +2,7 @@
 
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{BLOCK_ALIGN, MIB, round_up};
-use tandem_device::{DeviceKind, DriverCost};
+use tandem_device::{DeviceKind, DriverCost, Visibility};
 use tandem_feed::{Bucket, Extent, SPEECH};
 use tandem_model::Preset;
 
@@ -37,6 +37,7 @@ pub(crate) fn driver() -> DriverCost {
         context_bytes: 500 * MIB,
         data_modules_bytes: 6 * MIB,
         model_modules_bytes: 90 * MIB,
+        beside: None,
         source: "table: test".to_owned(),
     }
 }
@@ -44,6 +45,18 @@ pub(crate) fn driver() -> DriverCost {
 /// A machine without GPUs.
 pub(crate) fn cpu_only() -> Hardware {
     Hardware::without_cards(host())
+}
+
+/// Cards of which CUDA sees only some, in this order.
+pub(crate) fn restricted(count: usize, cuda_order: &[usize]) -> Hardware {
+    let by = "CUDA_VISIBLE_DEVICES=set".to_owned();
+    let mut hardware = gpus(count, 24);
+    for facts in &mut hardware.cards {
+        facts.card.hidden_by = (!cuda_order.contains(&facts.card.index)).then(|| by.clone());
+    }
+    let undo = Some("unset CUDA_VISIBLE_DEVICES".to_owned());
+    hardware.visibility = Some(Visibility { by, undo, cuda_order: cuda_order.to_vec(), lists_hidden: true });
+    hardware
 }
 
 /// A machine with `count` cards of `gib` GiB each.

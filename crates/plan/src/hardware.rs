@@ -1,7 +1,8 @@
 //! The machine's hardware as plain data, read once. Everything in this crate is a pure function of it.
 
 use tandem_checkpoint::FolderSpace;
-use tandem_device::{Card, CardReading, DeviceKind, DriverCost, HostLimit};
+use tandem_device::{Card, CardReading, DeviceKind, DriverCost, HostLimit, NumaNode, Visibility};
+use tandem_feed::Arithmetic;
 
 /// The hardware at one point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +11,8 @@ pub struct Hardware {
     pub kind: DeviceKind,
     /// All cards, hidden ones included, in the order of `nvidia-smi`.
     pub cards: Vec<CardFacts>,
+    /// What decides which cards this process may use; `None` if it may use all of them.
+    pub visibility: Option<Visibility>,
     /// The host.
     pub host: HostFacts,
     /// Why a present NVIDIA device is unusable: a sentence with the library and the searched paths.
@@ -29,6 +32,8 @@ pub struct RunFolderFacts {
     pub space: FolderSpace,
     /// Whether checkpoints must fit there. A plan for simulated cards is for another machine, and only shows them.
     pub must_fit: bool,
+    /// The arithmetic of the features of the checkpoint that a run without `--reset-training` resumes from; `None` without one.
+    pub arithmetic: Option<Arithmetic>,
 }
 
 /// One card.
@@ -40,6 +45,8 @@ pub struct CardFacts {
     pub reading: CardReading,
     /// The driver's own memory use on it, once measured.
     pub driver: Option<DriverCost>,
+    /// Its NUMA node, on a machine with more than one.
+    pub numa: Option<NumaNode>,
 }
 
 /// The host.
@@ -59,6 +66,7 @@ impl Hardware {
         Hardware {
             kind: DeviceKind::Cpu,
             cards: Vec::new(),
+            visibility: None,
             host,
             driver_error: None,
             searched_paths: Vec::new(),
@@ -81,11 +89,13 @@ impl Hardware {
             },
             reading: CardReading { free_bytes: total_bytes, total_bytes, ..CardReading::default() },
             driver: Some(driver.clone()),
+            numa: None,
         };
         let cards = (0..count).map(card).collect();
         Hardware {
             kind: DeviceKind::Simulated,
             cards,
+            visibility: None,
             host,
             driver_error: None,
             searched_paths: Vec::new(),

@@ -35,6 +35,8 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "slot_bytes": plan.feed.slot_bytes(),
         "buffer_size": plan.feed.data_slots,
         "prefetch": plan.feed.model_slots,
+        "feature_arithmetic": plan.arithmetic.arithmetic.name(),
+        "feature_arithmetic_why": plan.arithmetic.why,
         "transfer": plan.transfer.to_string(),
         "transfer_why": plan.transfer.why,
         "transfer_mb_per_s": plan.transfer.mb_per_s,
@@ -42,6 +44,9 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "threads": plan.threads,
         "max_threads": plan.max_threads,
         "pinned_bytes": plan.feed.pinned_bytes(),
+        "pinned_lines": plan.feed.pinned_lines().iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
+            .collect::<Vec<_>>(),
+        "verify_transfers": plan.feed.verify_every,
         "corpus": plan.corpus.as_ref().map(corpus),
         "cache": {
             "kind": plan.cache.spec.kind().slug(), "budget_bytes": plan.cache.spec.budget_bytes(),
@@ -137,6 +142,7 @@ fn role(role: &RolePlan) -> Value {
         "gpu": role.card,
         "uuid": role.uuid,
         "name": role.name,
+        "numa": role.numa.as_ref().map(|numa| json!({ "node": numa.node, "cores": numa.core_list() })),
         "limit_mb": role.limit_mb(),
         "planned_mb": role.planned_mb(),
         "limit_bytes": role.limit_bytes,

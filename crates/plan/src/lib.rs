@@ -25,6 +25,7 @@
 // The user's settings.
 pub mod setting;
 mod retired;
+mod gpu_name;
 mod value;
 mod settings;
 pub mod config;
@@ -32,9 +33,12 @@ mod nearest;
 
 // The hardware, and where the roles go.
 mod hardware;
+mod visible_cards;
 mod request;
 mod placement;
 mod transfer;
+mod arithmetic;
+mod numa;
 
 // What has to fit: shapes, slots, the model.
 mod corpus;
@@ -68,9 +72,11 @@ mod startup;
 #[cfg(test)]
 mod fixture;
 
+pub use arithmetic::{ArithmeticOrigin, ArithmeticPlan};
 pub use cache::{AUDIO_CACHE, CachePlan};
 pub use corpus::{CorpusFacts, CorpusPlan, text_settings, training_set_options, vocabulary};
 pub use custom_model::{CustomModel, Models};
+pub use gpu_name::GpuName;
 pub use hardware::{CardFacts, Hardware, HostFacts, RunFolderFacts};
 pub use json::{plan_json, refusal_json};
 pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
@@ -87,3 +93,4 @@ pub use startup::{StartupPhase, buffer_line, startup_lines};
 pub use training::TrainingSettings;
 pub use transfer::{TransferPlan, TriedRoute};
 pub use value::{Limit, SettingValue, quoted};
+pub use visible_cards::explain_visibility;

@@ -189,7 +189,7 @@ mod tests {
     fn resolve(line: &str, hardware: &Hardware) -> Result<(u64, u64), Refusal> {
         let settings = settings(line);
         let placement = Placement::choose(&settings, hardware)?;
-        let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("slots", 400 * MIB)] };
+        let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("slots", 400 * MIB)], slots_bytes: 0 };
         let limits = MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need)?;
         Ok((limits.data / MIB, limits.model / MIB))
     }
@@ -248,7 +248,7 @@ mod tests {
         let notes = |line: &str, hardware: &Hardware| {
             let settings = settings(line);
             let placement = Placement::choose(&settings, hardware).unwrap();
-            let need = Need { driver_bytes: 0, arena: Vec::new() };
+            let need = Need { driver_bytes: 0, arena: Vec::new(), slots_bytes: 0 };
             MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need).unwrap().notes
         };
         let mut pair = gpus(2, 10);

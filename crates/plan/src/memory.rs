@@ -17,17 +17,29 @@ pub(crate) struct Need {
     pub(crate) driver_bytes: u64,
     /// Contents of the arena, in whole blocks.
     pub(crate) arena: Vec<PlanLine>,
+    /// The part of them that the other role's card accesses: the slots, over a peer route.
+    pub(crate) slots_bytes: u64,
 }
 
 impl Need {
-    /// Size of the arena.
+    /// Size of the contents.
     pub(crate) fn arena_bytes(&self) -> u64 {
         self.arena.iter().map(|line| line.bytes).sum()
     }
 
-    /// The smallest limit that fits. Driver pools are allocated in granules, and so is the arena.
+    /// Size of the part that the other role's card may access: a pool of its own.
+    pub(crate) fn peer_bytes(&self) -> u64 {
+        round_up(self.slots_bytes, POOL_GRANULE)
+    }
+
+    /// The smallest arena that holds the contents. Driver pools are allocated in granules.
+    pub(crate) fn smallest_arena(&self) -> u64 {
+        self.peer_bytes() + round_up(self.arena_bytes() - self.slots_bytes, POOL_GRANULE)
+    }
+
+    /// The smallest limit that fits.
     pub(crate) fn smallest_limit(&self) -> u64 {
-        self.driver_bytes + round_up(self.arena_bytes(), POOL_GRANULE)
+        self.driver_bytes + self.smallest_arena()
     }
 
     /// All lines, the driver's first.
@@ -155,8 +167,14 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_is_rounded_up_to_whole_granules() {
-        let need = |bytes| Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("x", bytes)] };
-        assert_eq!(need(32 * MIB).smallest_limit(), 96 * MIB);
-        assert_eq!(need(32 * MIB + 256).smallest_limit(), 128 * MIB);
+        let need = |bytes, slots_bytes| {
+            let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("x", bytes)], slots_bytes };
+            (need.smallest_limit() / MIB, need.peer_bytes() / MIB)
+        };
+        assert_eq!(need(32 * MIB, 0), (96, 0));
+        assert_eq!(need(32 * MIB + 256, 0), (128, 0));
+        // The slots are a pool of their own.
+        assert_eq!(need(32 * MIB, 256), (128, 32));
+        assert_eq!(need(33 * MIB, 33 * MIB), (128, 64));
     }
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use tandem_device::bytes::show;
 use tandem_events::Role;
 
+use crate::gpu_name::GpuName;
 use crate::hardware::{CardFacts, Hardware};
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::request::Request;
 use crate::setting::Id;
 use crate::settings::{Origin, Settings};
 use crate::value::{Limit, SettingValue};
+use crate::visible_cards::explain_visibility;
 
 /// How the roles share the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,15 +108,14 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
         let message = format!("❌ {error}\n   --mode cpu works without it");
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
-    // The flag that named the card of both roles, for messages about it.
-    let flag = if settings.given(Id::DataGpu).is_some() { "data_gpu" } else { "gpu" };
-    let requested = |gpu: Option<usize>| gpu.map(|index| RequestedCard { flag, index });
-    let chosen = match request {
+    let requested = |gpu: &'_ Option<GpuName>| gpu.clone().map(|name| RequestedCard { flag: "gpu", name });
+    let chosen = match &request {
         Request::Cpu => Choice::cpu("--mode cpu"),
         Request::Unspecified if hardware.cards.is_empty() => Choice::cpu("no NVIDIA device found"),
         Request::Unspecified => one_card(Mode::Single, None, "no GPU flags given", hardware)?,
         Request::Single { gpu } => one_card(Mode::Single, requested(gpu), "one GPU requested", hardware)?,
         Request::Shared { gpu } => one_card(Mode::SharedGpu, requested(gpu), "--share-gpu", hardware)?,
+        Request::SharedPair { data, model } => shared_pair(data, model, hardware)?,
         Request::Pair { data, model } => pair(data, model, settings, hardware)?,
     };
     Ok(Placement {
@@ -124,7 +125,7 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
         model: chosen.model,
         precision: precision(settings, chosen.model.and_then(|index| hardware.card(index)))?,
         why: if is_measured(settings) { WHY_MEASURED.to_owned() } else { chosen.why },
-        hints: hints(request, hardware),
+        hints: hints(&request, hardware),
     })
 }
 
@@ -152,16 +153,18 @@ impl Choice {
 }
 
 /// A card the user asked for, and the flag that named it.
-#[derive(Clone, Copy)]
 struct RequestedCard {
     flag: &'static str,
-    index: usize,
+    name: GpuName,
 }
 
 /// Places both roles on the requested card, or on the one with the most free memory.
 fn one_card(mode: Mode, card: Option<RequestedCard>, why: &str, hardware: &Hardware) -> Result<Choice, Refusal> {
     let (card, why) = match card {
-        Some(card) => (usable(card, hardware)?, format!("{why}: GPU {}", card.index)),
+        Some(card) => {
+            let index = usable(&card, hardware).map_err(|refusal| suggest_cards(refusal, mode, hardware))?;
+            (index, format!("{why}: GPU {index}"))
+        }
         None => {
             let (index, reason) = most_free_card(hardware)?;
             (index, if hardware.cards.len() > 1 { format!("{why}; {reason}") } else { why.to_owned() })
@@ -170,34 +173,96 @@ fn one_card(mode: Mode, card: Option<RequestedCard>, why: &str, hardware: &Hardw
     Ok(Choice { mode, data: Some(card), model: Some(card), why })
 }
 
-fn pair(data: usize, model: usize, settings: &Settings, hardware: &Hardware) -> Result<Choice, Refusal> {
-    let found = hardware.cards.len();
-    if found < 2 {
+/// `--share-gpu` with both flags, which must name one card.
+fn shared_pair(data: &GpuName, model: &GpuName, hardware: &Hardware) -> Result<Choice, Refusal> {
+    let card = |flag, name: &GpuName| {
+        let card = RequestedCard { flag, name: name.clone() };
+        usable(&card, hardware).map_err(|refusal| suggest_cards(refusal, Mode::SharedGpu, hardware))
+    };
+    let (data_card, model_card) = (card("data_gpu", data)?, card("model_gpu", model)?);
+    if data_card != model_card {
+        return Err(Refusal::usage(format!(
+            "❌ --share-gpu puts both roles on one card, but --data-gpu {data} and --model-gpu {model} differ: \
+             give one card twice, or remove --share-gpu"
+        ))
+        .suggest(
+            Suggestion::new("both roles on one card")
+                .set(Id::ModelGpu, SettingValue::Gpu(data.clone()))
+                .set(Id::ShareGpu, SettingValue::Switch(true)),
+        ));
+    }
+    let why = format!("--share-gpu: GPU {data_card}");
+    Ok(Choice { mode: Mode::SharedGpu, data: Some(data_card), model: Some(data_card), why })
+}
+
+fn pair(data: &GpuName, model: &GpuName, settings: &Settings, hardware: &Hardware) -> Result<Choice, Refusal> {
+    if hardware.cards.len() < 2 {
         return Err(too_few(settings, hardware));
     }
-    let cards = [("data_gpu", data), ("model_gpu", model)].map(|(flag, index)| RequestedCard { flag, index });
-    cards.iter().try_for_each(|card| in_range(*card, found))?;
+    let requested = |flag, name: &GpuName| RequestedCard { flag, name: name.clone() };
+    let cards = [requested("data_gpu", data), requested("model_gpu", model)];
+    let given = [data, model].map(|name| find(name, hardware));
+    let with_pairs = |refusal: Refusal| suggest_pairs(refusal, given, hardware);
+    let [data, model] = [in_range(&cards[0], hardware), in_range(&cards[1], hardware)];
+    let (data, model) = (data.map_err(with_pairs)?, model.map_err(with_pairs)?);
     if data == model {
         return Err(Refusal::usage("❌ data_gpu and model_gpu must be different (or add --share-gpu)")
             .suggest(Suggestion::new("both roles on one card").set(Id::ShareGpu, SettingValue::Switch(true))));
     }
-    for card in cards {
-        usable(card, hardware)?;
+    for card in &cards {
+        usable(card, hardware).map_err(with_pairs)?;
     }
     let why = format!("--data-gpu {data} --model-gpu {model}");
     Ok(Choice { mode: Mode::Multi, data: Some(data), model: Some(model), why })
+}
+
+/// The number of cards that a refusal suggests.
+const MAX_SUGGESTED: usize = 2;
+
+/// `refusal` with pairs of usable cards, those that keep most of the `given` ones first.
+fn suggest_pairs(refusal: Refusal, given: [Option<usize>; 2], hardware: &Hardware) -> Refusal {
+    let cards: Vec<usize> = usable_cards(hardware).collect();
+    let with_data = |data: usize| cards.iter().filter(move |model| **model != data).map(move |model| [data, *model]);
+    let mut pairs: Vec<[usize; 2]> = cards.iter().flat_map(|data| with_data(*data)).collect();
+    pairs.sort_by_key(|pair| pair.iter().zip(given).filter(|(card, given)| Some(**card) != *given).count());
+    let suggest = |refusal: Refusal, [data, model]: [usize; 2]| {
+        let pair = Suggestion::new("GPUs that this process can use");
+        refusal.suggest(pair.set(Id::DataGpu, SettingValue::gpu(data)).set(Id::ModelGpu, SettingValue::gpu(model)))
+    };
+    let has_pair = !pairs.is_empty();
+    let refusal = pairs.into_iter().take(MAX_SUGGESTED).fold(refusal, suggest);
+    if has_pair { refusal } else { suggest_cards(refusal, Mode::Single, hardware) }
+}
+
+/// `refusal` with usable cards for both roles.
+fn suggest_cards(refusal: Refusal, mode: Mode, hardware: &Hardware) -> Refusal {
+    let suggest = |refusal: Refusal, card: usize| {
+        let suggestion = Suggestion::new("a GPU that this process can use").set(Id::Gpu, SettingValue::gpu(card));
+        refusal.suggest(match mode {
+            Mode::SharedGpu => suggestion.leave_out(&[Id::DataGpu, Id::ModelGpu]),
+            _ => suggestion.leave_out(&SEPARATE_ROLES).leave_out(&[Id::Mode]),
+        })
+    };
+    let refusal = usable_cards(hardware).take(MAX_SUGGESTED).fold(refusal, suggest);
+    if usable_cards(hardware).next().is_some() { refusal } else { refusal.suggest(on_the_cpu()) }
+}
+
+/// The cards that this process and these kernels can use.
+fn usable_cards(hardware: &Hardware) -> impl Iterator<Item = usize> {
+    hardware.cards.iter().filter(|facts| unusable(facts).is_none()).map(|facts| facts.card.index)
 }
 
 fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
     let found = hardware.cards.len();
     let mut message =
         format!("❌ Multi-GPU requires at least 2 GPUs, found {found} (Insufficient GPUs for Multi-GPU Mode)");
+    message += &numbers_line(hardware);
     let Some(only) = hardware.cards.first() else {
         message.push_str(&format!("\n   {}", no_device(hardware)));
         return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
     };
     message.push_str("\n   One GPU can run both roles: in single mode, or as two partitions with --share-gpu");
-    let index = || SettingValue::Count(only.card.index as u64);
+    let index = || SettingValue::gpu(only.card.index);
     let alone = Suggestion::new("everything on this GPU")
         .set(Id::Gpu, index())
         .leave_out(&SEPARATE_ROLES)
@@ -247,34 +312,59 @@ pub(crate) fn on_the_cpu() -> Suggestion {
         .leave_out(&[Id::Gpu, Id::Transfer, Id::MixedPrecision])
 }
 
-fn in_range(card: RequestedCard, found: usize) -> Result<(), Refusal> {
-    let RequestedCard { flag, index } = card;
-    if index < found {
-        return Ok(());
+/// The one card with this name.
+fn find(name: &GpuName, hardware: &Hardware) -> Option<usize> {
+    let mut named = cards_named(name, hardware);
+    named.next().filter(|_| named.next().is_none())
+}
+
+fn cards_named(name: &GpuName, hardware: &Hardware) -> impl Iterator<Item = usize> {
+    let cards = hardware.cards.iter().map(|facts| &facts.card);
+    cards.filter(|card| name.is_name_of(card.index, &card.uuid)).map(|card| card.index)
+}
+
+/// The index of the card with the name that was given.
+fn in_range(card: &RequestedCard, hardware: &Hardware) -> Result<usize, Refusal> {
+    let RequestedCard { flag, name } = card;
+    if let Some(index) = find(name, hardware) {
+        return Ok(index);
     }
-    let message = format!("❌ Invalid {flag}={index}, must be 0-{}", found.saturating_sub(1));
-    let refusal = Refusal::new(Reason::GpuIndex, message);
-    let pair = Suggestion::new("the first two GPUs")
-        .set(Id::DataGpu, SettingValue::Count(0))
-        .set(Id::ModelGpu, SettingValue::Count(1));
-    let first = Suggestion::new("the first GPU")
-        .set(Id::Gpu, SettingValue::Count(0))
-        .leave_out(&SEPARATE_ROLES)
-        .leave_out(&[Id::Mode]);
-    Err(if found > 1 && flag != "gpu" { refusal.suggest(pair) } else { refusal.suggest(first) })
+    let last = hardware.cards.len().saturating_sub(1);
+    let mut message = format!("❌ Invalid {flag}={name}, ");
+    message += &match (name, cards_named(name, hardware).count()) {
+        (GpuName::Index(_), _) => format!("must be 0-{last}"),
+        (GpuName::Uuid(_), 0) => format!("no GPU has a UUID that begins like this{}", list(hardware)),
+        (GpuName::Uuid(_), several) => {
+            format!("{several} GPUs have a UUID that begins like this: type more of it{}", list(hardware))
+        }
+    };
+    message += &numbers_line(hardware);
+    Err(Refusal::new(Reason::GpuIndex, message))
+}
+
+/// How the cards are numbered, if that needs an explanation.
+fn numbers_line(hardware: &Hardware) -> String {
+    explain_visibility(hardware).map(|numbers| format!("\n   {numbers}")).unwrap_or_default()
+}
+
+/// All cards, a line each.
+fn list(hardware: &Hardware) -> String {
+    let hidden = |facts: &CardFacts| if facts.card.hidden_by.is_some() { ", hidden" } else { "" };
+    hardware.cards.iter().map(|facts| format!("\n   {}{}", facts.card, hidden(facts))).collect()
 }
 
 /// The index of `card`, if this process and these kernels can use it.
-fn usable(card: RequestedCard, hardware: &Hardware) -> Result<usize, Refusal> {
+fn usable(card: &RequestedCard, hardware: &Hardware) -> Result<usize, Refusal> {
     if hardware.cards.is_empty() {
-        let message = format!("❌ GPU {} was requested, but there is no GPU\n   {}", card.index, no_device(hardware));
-        return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
+        let (name, reason) = (card.name.in_words(), no_device(hardware));
+        let message = format!("❌ {name} was requested, but there is no GPU\n   {reason}");
+        return Err(Refusal::new(Reason::Device, message));
     }
-    in_range(card, hardware.cards.len())?;
-    match hardware.card(card.index).and_then(unusable) {
-        Some(problem) => Err(Refusal::new(Reason::Device, format!("❌ {problem}")).suggest(on_the_cpu())),
-        None => Ok(card.index),
-    }
+    let index = in_range(card, hardware)?;
+    let Some(facts) = hardware.card(index) else { return Ok(index) };
+    let Some(problem) = unusable(facts) else { return Ok(index) };
+    let numbers = if facts.card.hidden_by.is_some() { numbers_line(hardware) } else { String::new() };
+    Err(Refusal::new(Reason::Device, format!("❌ {problem}{numbers}")))
 }
 
 /// Why a card cannot be used; `None` if it can.
@@ -305,7 +395,8 @@ fn most_free_card(hardware: &Hardware) -> Result<(usize, String), Refusal> {
         }
         None => {
             let problems: Vec<String> = hardware.cards.iter().filter_map(unusable).collect();
-            let message = format!("❌ No usable GPU\n   {}\n   --mode cpu works", problems.join("\n   "));
+            let numbers = numbers_line(hardware);
+            let message = format!("❌ No usable GPU\n   {}{numbers}\n   --mode cpu works", problems.join("\n   "));
             Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
         }
     }
@@ -327,8 +418,8 @@ fn precision(settings: &Settings, model: Option<&CardFacts>) -> Result<Precision
     }
 }
 
-fn hints(request: Request, hardware: &Hardware) -> Vec<String> {
-    let mut usable = hardware.cards.iter().filter(|facts| unusable(facts).is_none()).map(|facts| facts.card.index);
+fn hints(request: &Request, hardware: &Hardware) -> Vec<String> {
+    let mut usable = usable_cards(hardware);
     let (Request::Unspecified, Some(first), Some(second)) = (request, usable.next(), usable.next()) else {
         return Vec::new();
     };

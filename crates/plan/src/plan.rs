@@ -1,18 +1,20 @@
 //! The plan: flags, config and hardware resolved into numbers.
 
 use tandem_checkpoint::CheckpointRoom;
-use tandem_device::Strength;
-use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
+use tandem_device::bytes::{MIB, mib_ceil};
+use tandem_device::{NumaNode, Strength};
 use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
 use tandem_model::Preset;
 
 use crate::advice;
+use crate::arithmetic::ArithmeticPlan;
 use crate::cache::CachePlan;
 use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::model_memory::{ModelCatalog, PlanLine};
+use crate::numa;
 use crate::placement::{Mode, Precision};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
@@ -56,6 +58,8 @@ pub struct Plan {
     pub max_bad_fraction: f64,
     /// Source of the driver lines: `probed: …`, `table: …`; `None` on the CPU.
     pub driver_source: Option<String>,
+    /// Arithmetic of the features.
+    pub arithmetic: ArithmeticPlan,
     /// Route of batches to the model device.
     pub transfer: TransferPlan,
     /// Decode threads at startup.
@@ -105,6 +109,9 @@ pub struct RolePlan {
     pub uuid: Option<String>,
     /// The card's name, or `CPU`.
     pub name: String,
+    /// The card's NUMA node, on a machine with more than one. The feed's threads and its pinned memory are on that of the data
+    /// role.
+    pub numa: Option<NumaNode>,
     /// Memory limit, everything included.
     pub limit_bytes: u64,
     /// Planned memory: the sum of `lines`.
@@ -113,8 +120,12 @@ pub struct RolePlan {
     pub lines: Vec<PlanLine>,
     /// Size of its arena. It holds every line but the driver's; together with the driver it stays within the limit.
     pub arena_bytes: u64,
+    /// The part of the arena that the other role's card may access; 0 unless batches may go from card to card.
+    pub peer_bytes: u64,
     /// Memory reserved for the driver.
     pub driver_bytes: u64,
+    /// The smallest limit that fits.
+    pub smallest_limit_bytes: u64,
     /// How the limit is enforced.
     pub strength: Strength,
 }
@@ -165,7 +176,7 @@ impl Plan {
         let attempt = |settings: &Settings| draft(settings, hardware, models, &shapes, Detail::FitOnly);
         match draft(settings, hardware, models, &shapes, Detail::Full) {
             Ok(mut plan) => {
-                plan.advice = advice::for_plan(&plan, settings, &attempt);
+                plan.advice = advice::for_plan(&plan, settings, hardware, &attempt);
                 plan.corpus = shapes.plan(settings, plan.batch_size / plan.grad_accum, true);
                 Ok(plan)
             }
@@ -193,6 +204,8 @@ impl Plan {
     pub fn reroute(&mut self, other: TransferPlan) {
         self.feed.route = other.route;
         self.transfer = other;
+        let note = numa::between_nodes_note(self.transfer.route, &self.data, &self.model);
+        self.notes.extend(note.filter(|note| !self.notes.contains(note)));
     }
 
     /// The plan of one role.
@@ -210,11 +223,6 @@ impl RolePlan {
     /// Memory that the role reserves at startup: the driver's part and the arena.
     pub fn reserved_bytes(&self) -> u64 {
         self.driver_bytes + self.arena_bytes
-    }
-
-    /// The smallest limit that fits.
-    pub fn smallest_limit_bytes(&self) -> u64 {
-        self.driver_bytes + round_up(self.planned_bytes - self.driver_bytes, POOL_GRANULE)
     }
 
     /// The limit in MB.

@@ -26,7 +26,7 @@ pub fn print_config(plan: &Plan) -> String {
 fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
     let count = |n: u64| Some(SettingValue::Count(n));
     let text = |text: &Option<String>| text.clone().map(SettingValue::Text);
-    let card = |role: Role| plan.role(role).card.map(|index| SettingValue::Count(index as u64));
+    let card = |role: Role| plan.role(role).card.map(SettingValue::gpu);
     let limit = |role: Role| plan.isolated.then(|| SettingValue::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
     let has_separate_roles = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
     match id {
@@ -78,6 +78,12 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::TensorboardDir => text(&plan.training.tensorboard_dir),
         Id::Prometheus => text(&plan.training.prometheus),
         Id::Trace => text(&plan.training.trace),
+        // The value of the flag: what `auto` chooses depends on the card.
+        Id::FeatureArithmetic => {
+            let asked = if plan.arithmetic.is_forced() { plan.arithmetic.arithmetic.name() } else { "auto" };
+            Some(SettingValue::Choice(asked))
+        }
+        Id::VerifyTransfers => plan.feed.verify_every.map(SettingValue::Count),
         Id::Transfer => {
             Some(SettingValue::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" }))
         }
@@ -115,6 +121,7 @@ mod tests {
     fn bare(mut plan: Plan) -> Plan {
         plan.why.clear();
         plan.transfer.why.clear();
+        plan.arithmetic.why.clear();
         (plan.hints, plan.notes, plan.advice) = Default::default();
         // A printed config gives every number, so each counts as given.
         plan.buffer_size_given = false;
@@ -145,6 +152,8 @@ mod tests {
         check("--data-gpu 1 --model-gpu 0 --buffer-size 9 --prefetch-buffer-size 2", &gpus(2, 24));
         check("--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory auto", &gpus(2, 24));
         check("--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25", &gpus(1, 24));
+        check("--data-gpu 0 --model-gpu 1 --verify-transfers 5", &gpus(2, 24));
+        check("--verify-transfers 5", &gpus(1, 24));
         check("--share-gpu --optimization-level basic --grad-accum 3 --num-workers 2", &gpus(1, 24));
         check(
             "--cache disk --lang fa --speaker-id-pattern {speaker}_* --max-bad-fraction 0.25 --train-data a",

@@ -219,7 +219,7 @@ fn with_start(wanted: &Settings, batch_size: u64, start: &Start) -> Settings {
 /// The settings with their roles on these cards: both on one, or the data role on the first of two.
 fn on_cards(settings: &Settings, cards: &[usize]) -> Settings {
     let mut settings = settings.clone();
-    let index = |card: usize| SettingValue::Count(card as u64);
+    let index = SettingValue::gpu;
     match cards {
         [data, model] => {
             settings.replace(Id::DataGpu, index(*data));

@@ -1,5 +1,6 @@
 //! What the device flags request, before the hardware is considered. Refuses flags that exclude each other.
 
+use crate::gpu_name::GpuName;
 use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
@@ -7,34 +8,35 @@ use crate::settings::Settings;
 use crate::value::SettingValue;
 
 /// The requested devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// No device flags: the hardware decides.
     Unspecified,
     /// `--mode cpu`.
     Cpu,
     /// One card for both roles: `--mode single`, `--gpu`, or both flags.
-    Single { gpu: Option<usize> },
+    Single { gpu: Option<GpuName> },
     /// `--data-gpu` and `--model-gpu`, without `--share-gpu`.
-    Pair { data: usize, model: usize },
-    /// `--share-gpu`, alone, with `--gpu`, or with equal indices.
-    Shared { gpu: Option<usize> },
+    Pair { data: GpuName, model: GpuName },
+    /// `--share-gpu`, alone or with `--gpu`.
+    Shared { gpu: Option<GpuName> },
+    /// `--share-gpu` with `--data-gpu` and `--model-gpu`, which must name one card.
+    SharedPair { data: GpuName, model: GpuName },
 }
 
 /// The device flags as given.
-#[derive(Clone, Copy)]
-struct DeviceFlags {
+struct DeviceFlags<'a> {
     mode: Option<&'static str>,
-    pair: Option<CardPair>,
-    gpu: Option<usize>,
+    pair: Option<CardPair<'a>>,
+    gpu: Option<&'a GpuName>,
     share: bool,
 }
 
 /// `--data-gpu` and `--model-gpu`.
 #[derive(Clone, Copy)]
-struct CardPair {
-    data: usize,
-    model: usize,
+struct CardPair<'a> {
+    data: &'a GpuName,
+    model: &'a GpuName,
 }
 
 /// The flags that require isolation.
@@ -43,20 +45,20 @@ const LIMIT_FLAGS: [Id; 2] = [Id::DataGpuMemory, Id::ModelGpuMemory];
 impl Request {
     /// Reads the device flags. Refuses those that exclude each other.
     pub(crate) fn read(settings: &Settings) -> Result<Request, Refusal> {
-        let index = |id| settings.given_count(id).map(|n| n as usize);
-        let pair = match (index(Id::DataGpu), index(Id::ModelGpu)) {
+        let pair = match (settings.given_gpu(Id::DataGpu), settings.given_gpu(Id::ModelGpu)) {
             (Some(data), Some(model)) => Some(CardPair { data, model }),
             (None, None) => None,
-            (given, other) => return Err(one_of_the_pair(given.or(other))),
+            (Some(one), None) | (None, Some(one)) => return Err(one_of_the_pair(one)),
         };
-        let (gpu, share) = (index(Id::Gpu), settings.switch(Id::ShareGpu));
+        let (gpu, share) = (settings.given_gpu(Id::Gpu), settings.switch(Id::ShareGpu));
         let flags = DeviceFlags { mode: settings.given_choice(Id::Mode), pair, gpu, share };
         check_mode(&flags)?;
         check_card_flags(&flags)?;
         check_isolation(settings, pair.is_some() || share)?;
-        Ok(match (pair, flags.mode) {
-            (Some(CardPair { data, .. }), _) if share => Request::Shared { gpu: Some(data) },
-            (Some(CardPair { data, model }), _) => Request::Pair { data, model },
+        let gpu = gpu.cloned();
+        Ok(match (pair.map(|CardPair { data, model }| (data.clone(), model.clone())), flags.mode) {
+            (Some((data, model)), _) if share => Request::SharedPair { data, model },
+            (Some((data, model)), _) => Request::Pair { data, model },
             (None, _) if share => Request::Shared { gpu },
             (None, Some("cpu")) => Request::Cpu,
             (None, Some("single")) => Request::Single { gpu },
@@ -66,28 +68,28 @@ impl Request {
     }
 }
 
-fn one_of_the_pair(given: Option<usize>) -> Refusal {
-    let one = given.unwrap_or(0);
+fn one_of_the_pair(one: &GpuName) -> Refusal {
     Refusal::usage(format!(
-        "❌ --data-gpu and --model-gpu go together\n   Give both, or --gpu {one} to run everything on GPU {one}"
+        "❌ --data-gpu and --model-gpu go together\n   Give both, or --gpu {one} to run everything on {}",
+        one.in_words()
     ))
     .suggest(
         Suggestion::new("one GPU for everything")
-            .set(Id::Gpu, SettingValue::Count(one as u64))
+            .set(Id::Gpu, SettingValue::Gpu(one.clone()))
             .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::EnableMemoryIsolation])
             .leave_out(&LIMIT_FLAGS),
     )
 }
 
-fn check_mode(flags: &DeviceFlags) -> Result<(), Refusal> {
+fn check_mode(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
     let DeviceFlags { mode, pair, gpu, share } = *flags;
     let to_single = Suggestion::new("one GPU for everything")
         .set(Id::Mode, SettingValue::Choice("single"))
         .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation])
         .leave_out(&LIMIT_FLAGS);
     let both = Suggestion::new("one GPU for data, one for the model")
-        .set(Id::DataGpu, SettingValue::Count(0))
-        .set(Id::ModelGpu, SettingValue::Count(1))
+        .set(Id::DataGpu, SettingValue::gpu(0))
+        .set(Id::ModelGpu, SettingValue::gpu(1))
         .leave_out(&[Id::ShareGpu, Id::Gpu]);
     match mode {
         Some("auto") => Err(not_measured()),
@@ -119,29 +121,13 @@ fn not_measured() -> Refusal {
     .suggest(Suggestion::new("run on the CPU").set(Id::Mode, SettingValue::Choice("cpu")))
 }
 
-fn check_card_flags(flags: &DeviceFlags) -> Result<(), Refusal> {
-    let Some(CardPair { data, model }) = flags.pair else { return Ok(()) };
-    let index = |i: usize| SettingValue::Count(i as u64);
-    if flags.gpu.is_some() {
-        return Err(Refusal::usage(
-            "❌ --gpu selects the card of single mode: remove it, or remove --data-gpu and --model-gpu",
-        )
+fn check_card_flags(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
+    let (Some(CardPair { data, model }), Some(_)) = (flags.pair, flags.gpu) else { return Ok(()) };
+    let named = |name: &GpuName| SettingValue::Gpu(name.clone());
+    Err(Refusal::usage("❌ --gpu selects the card of single mode: remove it, or remove --data-gpu and --model-gpu")
         .suggest(
-            Suggestion::new("").set(Id::DataGpu, index(data)).set(Id::ModelGpu, index(model)).leave_out(&[Id::Gpu]),
-        ));
-    }
-    if flags.share && data != model {
-        return Err(Refusal::usage(format!(
-            "❌ --share-gpu puts both roles on one card, but --data-gpu {data} and --model-gpu {model} differ: \
-             give equal indices, or remove --share-gpu"
+            Suggestion::new("").set(Id::DataGpu, named(data)).set(Id::ModelGpu, named(model)).leave_out(&[Id::Gpu]),
         ))
-        .suggest(
-            Suggestion::new("both roles on one card")
-                .set(Id::ModelGpu, index(data))
-                .set(Id::ShareGpu, SettingValue::Switch(true)),
-        ));
-    }
-    Ok(())
 }
 
 fn check_isolation(settings: &Settings, has_separate_roles: bool) -> Result<(), Refusal> {
@@ -181,14 +167,16 @@ mod tests {
         check("--batch-size 4", Request::Unspecified);
         check("--mode cpu", Request::Cpu);
         check("--mode single", Request::Single { gpu: None });
-        check("--gpu 1", Request::Single { gpu: Some(1) });
-        check("--mode single --gpu 1", Request::Single { gpu: Some(1) });
-        check("--data-gpu 1 --model-gpu 0", Request::Pair { data: 1, model: 0 });
-        check("--mode dual --data-gpu 0 --model-gpu 1", Request::Pair { data: 0, model: 1 });
-        check("--data-gpu 0 --model-gpu 0", Request::Pair { data: 0, model: 0 });
+        let index = GpuName::Index;
+        check("--gpu 1", Request::Single { gpu: Some(index(1)) });
+        check("--mode single --gpu 1", Request::Single { gpu: Some(index(1)) });
+        check("--gpu GPU-8f2d", Request::Single { gpu: Some(GpuName::Uuid("GPU-8f2d".to_owned())) });
+        check("--data-gpu 1 --model-gpu 0", Request::Pair { data: index(1), model: index(0) });
+        check("--mode dual --data-gpu 0 --model-gpu 1", Request::Pair { data: index(0), model: index(1) });
+        check("--data-gpu 0 --model-gpu 0", Request::Pair { data: index(0), model: index(0) });
         check("--share-gpu", Request::Shared { gpu: None });
-        check("--share-gpu --gpu 2", Request::Shared { gpu: Some(2) });
-        check("--share-gpu --data-gpu 2 --model-gpu 2", Request::Shared { gpu: Some(2) });
+        check("--share-gpu --gpu 2", Request::Shared { gpu: Some(index(2)) });
+        check("--share-gpu --data-gpu 2 --model-gpu 2", Request::SharedPair { data: index(2), model: index(2) });
         check("--share-gpu --enable-memory-isolation --data-gpu-memory 64", Request::Shared { gpu: None });
     }
 
@@ -210,7 +198,7 @@ mod tests {
         check("--mode cpu --gpu 0", "--mode cpu uses no GPU");
         check("--mode cpu --data-gpu 0 --model-gpu 1", "--mode cpu uses no GPU");
         check("--gpu 0 --data-gpu 0 --model-gpu 1", "--gpu selects the card of single mode");
-        check("--share-gpu --data-gpu 0 --model-gpu 1", "--share-gpu puts both roles on one card");
+        check("--model-gpu GPU-8f2d", "--gpu GPU-8f2d to run everything on GPU-8f2d");
         let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
         check("--enable-memory-isolation", isolation);
         check("--enable-memory-isolation --gpu 0", isolation);

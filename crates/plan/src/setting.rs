@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use tandem_feed::{FRAME_LIMITS, TOKEN_LIMITS};
 
+use crate::gpu_name::MAX_INDEX;
 use crate::speech::preset_sizes;
 use crate::value::{MAX_LIMIT_MB, SettingValue};
 
@@ -39,6 +40,7 @@ pub enum Id {
     ModelSize,
     MaxTextLength,
     MaxMelFrames,
+    FeatureArithmetic,
     NumWorkers,
     BufferSize,
     PrefetchBufferSize,
@@ -52,6 +54,7 @@ pub enum Id {
     ModelGpuMemory,
     ModelStartDelay,
     Transfer,
+    VerifyTransfers,
     EnableStaticShapes,
     TensorboardDir,
     Prometheus,
@@ -96,6 +99,8 @@ pub enum SettingKind {
         /// Largest valid value.
         max: u64,
     },
+    /// A GPU: its number in `nvidia-smi`, or its UUID or the start of it.
+    Gpu,
     /// A memory limit: MB, `auto`, or `auto:SHARE`.
     Limit,
     /// One of these words.
@@ -166,6 +171,7 @@ impl Setting {
     pub fn value_name(&self) -> Option<&'static str> {
         match self.kind {
             SettingKind::Count { .. } => Some("N"),
+            SettingKind::Gpu => Some("GPU"),
             SettingKind::Limit => Some("MB"),
             SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
@@ -201,6 +207,9 @@ impl Setting {
     pub fn expected(&self) -> String {
         match self.kind {
             SettingKind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            SettingKind::Gpu => {
+                format!("a GPU number from 0 to {MAX_INDEX}, or a UUID or the start of one (`GPU-8f2d`)")
+            }
             SettingKind::Limit => {
                 format!("a limit from 1 to {MAX_LIMIT_MB} MB, `auto`, or `auto:SHARE` (for example `auto:0.40`)")
             }
@@ -223,6 +232,7 @@ impl Setting {
         match (self.default, self.kind) {
             (DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. }, _) => text.to_owned(),
             (_, SettingKind::Count { min, .. }) => min.to_string(),
+            (_, SettingKind::Gpu) => "0".to_owned(),
             (_, SettingKind::Limit) => "auto".to_owned(),
             (_, SettingKind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
             (_, SettingKind::Switch { .. }) => "true".to_owned(),
@@ -256,7 +266,6 @@ pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
 const TRAINING: &str = "training";
 const MODEL: &str = "model";
 const DATA: &str = "data";
-const GPU_INDEX: SettingKind = SettingKind::Count { min: 0, max: 1023 };
 
 /// The table of all settings.
 pub static SETTINGS: &[Setting] = &[
@@ -538,6 +547,16 @@ pub static SETTINGS: &[Setting] = &[
         help: "Longest recording to train on, in frames of 256 samples; longer ones are skipped",
     },
     Setting {
+        id: Id::FeatureArithmetic,
+        flag: "feature-arithmetic",
+        section: DATA,
+        key: "feature_arithmetic",
+        aliases: &[],
+        kind: SettingKind::Choice(&["auto", "f64", "two-float"]),
+        default: DefaultValue::Fixed("auto"),
+        help: "Arithmetic of log-mel frames; auto: pairs of f32 on a card with few f64 units, chosen at the first start and kept",
+    },
+    Setting {
         id: Id::NumWorkers,
         flag: "num-workers",
         section: DATA,
@@ -583,9 +602,9 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "data_gpu",
         aliases: &[],
-        kind: GPU_INDEX,
+        kind: SettingKind::Gpu,
         default: DefaultValue::Computed("none"),
-        help: "GPU that prepares data, numbered as in nvidia-smi; requires --model-gpu",
+        help: "GPU that prepares data: its number in nvidia-smi, or its UUID; requires --model-gpu",
     },
     Setting {
         id: Id::ModelGpu,
@@ -593,9 +612,9 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "model_gpu",
         aliases: &[],
-        kind: GPU_INDEX,
+        kind: SettingKind::Gpu,
         default: DefaultValue::Computed("none"),
-        help: "GPU that trains the model, numbered as in nvidia-smi; requires --data-gpu",
+        help: "GPU that trains the model: its number in nvidia-smi, or its UUID; requires --data-gpu",
     },
     Setting {
         id: Id::Gpu,
@@ -603,9 +622,9 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "gpu",
         aliases: &[],
-        kind: GPU_INDEX,
+        kind: SettingKind::Gpu,
         default: DefaultValue::Computed("the GPU with the most free memory"),
-        help: "GPU for single mode and for --share-gpu",
+        help: "GPU for single mode and for --share-gpu: its number in nvidia-smi, or its UUID",
     },
     Setting {
         id: Id::ShareGpu,
@@ -666,6 +685,16 @@ pub static SETTINGS: &[Setting] = &[
         kind: SettingKind::Choice(&["auto", "peer", "peer-copy", "staged", "bounce", "handover"]),
         default: DefaultValue::Fixed("auto"),
         help: "How batches move from the data role to the model role",
+    },
+    Setting {
+        id: Id::VerifyTransfers,
+        flag: "verify-transfers",
+        section: DATA,
+        key: "verify_transfers",
+        aliases: &[],
+        kind: SettingKind::Count { min: 1, max: 1_000_000 },
+        default: DefaultValue::Computed("none is verified"),
+        help: "Verify one in N batches after its transfer, by a checksum on both GPUs; a batch that changed ends the run",
     },
     Setting {
         id: Id::EnableStaticShapes,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::gpu_name::GpuName;
 use crate::nearest::nearest;
 use crate::setting::{Id, SETTINGS, Setting, SettingKind};
 use crate::value::{Limit, SettingValue, linux_path, quoted};
@@ -151,6 +152,14 @@ impl Settings {
     pub fn given_count(&self, id: Id) -> Option<u64> {
         match &self.given(id)?.value {
             SettingValue::Count(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// The GPU the user gave for `id`.
+    pub fn given_gpu(&self, id: Id) -> Option<&GpuName> {
+        match &self.given(id)?.value {
+            SettingValue::Gpu(name) => Some(name),
             _ => None,
         }
     }

@@ -11,6 +11,7 @@ use crate::corpus::CorpusPlan;
 use crate::disk::{describe, describe_free};
 use crate::hardware::Hardware;
 use crate::memory::device_name;
+use crate::numa;
 use crate::placement::Precision;
 use crate::plan::{Level, Plan, RolePlan};
 
@@ -21,6 +22,9 @@ pub fn show_plan(plan: &Plan, hardware: &Hardware) -> String {
     push(&mut text, "Mode", &format!("{}{isolated} ({})", plan.mode, plan.why));
     for role in Role::BOTH {
         push(&mut text, &format!("{role} role"), &device(plan.role(role)));
+    }
+    if let Some(nodes) = numa::describe(plan) {
+        push(&mut text, "NUMA", &nodes);
     }
     for role in Role::BOTH {
         text.push('\n');
@@ -67,7 +71,7 @@ pub fn show_short(plan: &Plan) -> String {
         plan.feed.data_slots,
         plan.feed.model_slots,
         show(plan.feed.slot_bytes()),
-        plan.transfer,
+        plan.transfer.with_bandwidth(),
         decode_threads(plan),
     )
 }
@@ -119,8 +123,10 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
                 show(plan.feed.slot_bytes())
             ),
         ),
-        ("Transfer", plan.transfer.describe()),
+        ("Features", format!("{} ({})", plan.arithmetic.arithmetic.name(), plan.arithmetic.why)),
+        ("Transfer", transfer(plan)),
         ("Threads", threads(plan)),
+        ("Pinned", pinned(plan)),
         ("Cache", cache(&plan.cache)),
         ("Model", format!("{} ({}), {}", plan.model_title(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
@@ -194,6 +200,23 @@ fn cost_of_longest(plan: &Plan, skipped: &LeftOut, num_utterances: usize) -> Str
     format!("; without this limit, slots would need up to {then} instead of {now}")
 }
 
+/// The route, and how many batches are verified after it.
+fn transfer(plan: &Plan) -> String {
+    let verified = match plan.feed.verify_every.filter(|_| plan.feed.num_checks() > 0) {
+        None => String::new(),
+        Some(1) => ", every batch verified".to_owned(),
+        Some(every) => format!(", one in {every} batches verified"),
+    };
+    plan.transfer.describe() + &verified
+}
+
+/// Pinned host memory, and what it is for.
+fn pinned(plan: &Plan) -> String {
+    let lines = plan.feed.pinned_lines();
+    let parts: Vec<String> = lines.iter().map(|(name, bytes)| format!("{name} {}", show(*bytes))).collect();
+    format!("{} of host memory: {}", show(plan.feed.pinned_bytes()), parts.join(", "))
+}
+
 fn threads(plan: &Plan) -> String {
     let more = match plan.max_threads {
         max if max == plan.threads => String::new(),
@@ -254,7 +277,7 @@ mod tests {
     #[test]
     fn what_a_plan_shows() {
         check(
-            "--data-gpu 0 --model-gpu 1 --enable-memory-isolation --prefetch-buffer-size 2",
+            "--data-gpu 0 --model-gpu 1 --enable-memory-isolation --prefetch-buffer-size 2 --verify-transfers 2",
             &gpus(2, 24),
             &[
                 "GPUs found:\n  0  Simulated GPU  GPU-simulated-0  total 24576 MB, free 24576 MB\n",
@@ -266,7 +289,11 @@ mod tests {
                 "input slots",
                 "Buckets:     2 with rows of 32 to 1000 frames; 8312/1656, 8312/1656 frames/tokens per batch\n",
                 "25 batches prefetched (--buffer-size 50; two GPUs use max(6, N/2)), 3 slots on the model side, 4.6 MB each\n",
-                "Transfer:    bounce (the GPUs have no peer access)\n",
+                "Features:    f64 (GPU 0 computes f64 fast: compute capability 8.0)\n",
+                "Transfer:    bounce (the GPUs have no peer access), one in 2 batches verified\n",
+                "MB of host memory: pinned uploads ",
+                ", bounce staging 9.1 MB, transfer checksums 1.0 KB\n",
+                " 512 bytes    0.0 %  transfer checksums\n",
                 "Note:        --prefetch-buffer-size 2 raised to 3",
                 "Driver:      table: test\n",
                 "Advice:      ",

@@ -1,11 +1,12 @@
 //! Solves a plan from settings and hardware, or refuses. A default batch size that does not fit is lowered and tried again.
 
-use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_down, round_up, show};
-use tandem_device::{DeviceKind, Strength};
+use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_down, show};
+use tandem_device::{DeviceKind, Route, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 use tandem_model::Preset;
 
+use crate::arithmetic::ArithmeticPlan;
 use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
 use crate::disk::{check_disk, checkpoint_room, disk_note};
@@ -14,6 +15,7 @@ use crate::hardware::Hardware;
 use crate::limits::{MemoryLimits, limit_setting};
 use crate::memory::{DriverShare, Need, by_role, data_lines, device_name, min_model_bytes, model_lines};
 use crate::model_memory::{ModelCatalog, ModelChoice};
+use crate::numa;
 use crate::placement::{Mode, Placement};
 use crate::plan::{Level, Plan, RolePlan, Sources};
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
@@ -137,15 +139,19 @@ impl Draft<'_> {
         let Draft { settings, hardware, placement, batch_size, .. } = *self;
         let grad_accum = settings.count(Id::GradAccum);
         let transfer = TransferPlan::choose(settings, placement, hardware)?;
+        let arithmetic = ArithmeticPlan::choose(settings, placement, hardware)?;
         let slots = SlotCounts::choose(settings, placement.mode, batch_size, grad_accum);
         let threads = self.threads();
         let feed = self.feed(&slots, &transfer, threads.max);
+        let unverified = nothing_to_verify(settings, transfer.route);
         let choice = self.model();
         let device = if placement.model.is_some() { hardware.kind } else { DeviceKind::Cpu };
         let memory = models.memory_of(choice, device);
 
         let driver = DriverShare::of(placement, hardware)?;
-        let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
+        let slots_bytes = |role| if transfer.needs_peer_access() { feed.slots_bytes(role) } else { 0 };
+        let (data_slots, model_slots) = (slots_bytes(Role::Data), slots_bytes(Role::Model));
+        let data = Need { driver_bytes: driver.data, arena: data_lines(&feed), slots_bytes: data_slots };
         let free = FreeMemory::new(hardware, process_bytes(memory.as_ref(), threads.max, &hardware.host));
         self.check_host(&free, &feed)?;
         let limits = MemoryLimits::resolve(settings, placement, &free, &data)?;
@@ -157,7 +163,8 @@ impl Draft<'_> {
         if self.detail == Detail::FitOnly && is_over() {
             return Err(Refusal::new(Reason::TooSmall, "❌ The plan does not fit"));
         }
-        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, memory.as_ref()) };
+        let arena = model_lines(&feed, memory.as_ref());
+        let model = Need { driver_bytes: driver.model, arena, slots_bytes: model_slots };
         if let Some(error) = memory.build_error() {
             return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be built: {error}")));
         }
@@ -167,6 +174,7 @@ impl Draft<'_> {
 
         let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
         let corpus = self.shapes.plan(settings, batch_size / grad_accum, false);
+        let between_nodes = numa::between_nodes_note(transfer.route, &data, &model);
         Ok(Plan {
             mode: placement.mode,
             isolated: placement.isolated,
@@ -208,19 +216,30 @@ impl Draft<'_> {
                 .iter()
                 .cloned()
                 .chain(slots.notes)
+                .chain(unverified)
+                .chain(between_nodes)
                 .chain(exact_shapes_note(choice.exact_shapes))
                 .chain(disk_note(&checkpoints, settings))
+                .chain(arithmetic.note())
                 .collect(),
+            arithmetic,
             advice: Vec::new(),
         })
     }
 
     fn threads(&self) -> ThreadCounts {
-        let cores = self.hardware.host.cores as u64;
+        let cores = self.feed_cores() as u64;
         match self.settings.given_count(Id::NumWorkers) {
             Some(given) => ThreadCounts { start: given, max: given },
             None => ThreadCounts { start: cores.clamp(1, 8), max: (2 * cores).clamp(8, MAX_THREADS) },
         }
+    }
+
+    /// Cores that decode threads may use: those of the data card's NUMA node, if it has any.
+    fn feed_cores(&self) -> usize {
+        let facts = self.placement.data.and_then(|index| self.hardware.card(index));
+        let node = facts.and_then(|facts| facts.numa.as_ref()).filter(|node| !node.cores.is_empty());
+        node.map_or(self.hardware.host.cores, |node| node.cores.len().min(self.hardware.host.cores))
     }
 
     fn feed(&self, slots: &SlotCounts, transfer: &TransferPlan, max_threads: u64) -> FeedPlan {
@@ -236,6 +255,7 @@ impl Draft<'_> {
             model_slots: slots.prefetch,
             rates_hz: self.shapes.rates_hz(),
             table_bytes: self.shapes.table_bytes(),
+            verify_every: self.settings.given_count(Id::VerifyTransfers),
             // One is uploaded while features are computed from the other.
             uploads: 2,
             // One is uploaded, one is ready for upload, and every thread has a row to decode into.
@@ -252,7 +272,7 @@ impl Draft<'_> {
         decoded_bytes: Option<u64>,
     ) -> CachePlan {
         let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
-        let used = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
+        let used = on_host.sum::<u64>().saturating_add(most_pinned_bytes(feed));
         CachePlan::choose(self.settings, free.of(None).saturating_sub(used), decoded_bytes)
     }
 
@@ -285,12 +305,12 @@ impl Draft<'_> {
 
     /// With the arenas on cards, the host must still hold the process itself and the pinned buffers.
     fn check_host(&self, free: &FreeMemory<'_>, feed: &FeedPlan) -> Result<(), Refusal> {
-        let pinned = feed.pinned_bytes();
+        let pinned = most_pinned_bytes(feed);
         if self.placement.mode == Mode::Cpu || pinned <= free.of(None) {
             return Ok(());
         }
         let message = format!(
-            "❌ The host has too little memory\n   {}\n   The pinned upload buffers need {} more",
+            "❌ The host has too little memory\n   {}\n   The pinned buffers for uploads and transfers need {} more",
             free.describe(None),
             show(pinned),
         );
@@ -319,13 +339,15 @@ impl Draft<'_> {
     }
 
     fn role(&self, role: Role, need: &Need, limits: &MemoryLimits) -> RolePlan {
-        let card = self.placement.card(role).and_then(|index| self.hardware.card(index)).map(|facts| &facts.card);
+        let facts = self.placement.card(role).and_then(|index| self.hardware.card(index));
+        let card = facts.map(|facts| &facts.card);
         let (isolated, limit_bytes) = (self.placement.isolated, limits.of(role));
         RolePlan {
             role,
             card: card.map(|card| card.index),
             uuid: card.map(|card| card.uuid.clone()),
             name: card.map_or_else(|| "CPU".to_owned(), |card| card.name.clone()),
+            numa: facts.and_then(|facts| facts.numa.clone()),
             limit_bytes,
             planned_bytes: need.driver_bytes + need.arena_bytes(),
             lines: need.lines(),
@@ -333,9 +355,11 @@ impl Draft<'_> {
             // the cap of a driver pool is rounded up.
             arena_bytes: match isolated {
                 true => round_down(limit_bytes - need.driver_bytes, POOL_GRANULE),
-                false => round_up(need.arena_bytes(), POOL_GRANULE),
+                false => need.smallest_arena(),
             },
+            peer_bytes: need.peer_bytes(),
             driver_bytes: need.driver_bytes,
+            smallest_limit_bytes: need.smallest_limit(),
             strength: match (isolated, card) {
                 (true, _) => Strength::DriverPoolCap,
                 (false, Some(_)) => Strength::PlannedReserved,
@@ -402,6 +426,20 @@ fn too_few_rows(settings: &Settings, shapes: &BucketShapes<'_>, usable: u64) -> 
             .suggest(set("the largest batch of this corpus", usable / accum * accum))
             .suggest(set("all utterances in one batch", usable).set(Id::GradAccum, SettingValue::Count(1))),
     }
+}
+
+/// The pinned memory of a feed, if its transfer falls back to copies through the host.
+fn most_pinned_bytes(feed: &FeedPlan) -> u64 {
+    match feed.route {
+        Route::Handover => feed.pinned_bytes(),
+        Route::Peer | Route::PeerCopy | Route::Staged | Route::Bounce => feed.pinned_bytes_over(Route::Bounce),
+    }
+}
+
+/// The flag has no effect where nothing is copied, which is no mistake: a config may serve several machines.
+fn nothing_to_verify(settings: &Settings, route: Route) -> Option<String> {
+    let is_idle = settings.given(Id::VerifyTransfers).is_some() && route == Route::Handover;
+    is_idle.then(|| "--verify-transfers has no effect: both roles are on one device, so no batch is copied".to_owned())
 }
 
 fn exact_shapes_note(exact: bool) -> Option<String> {

@@ -65,6 +65,11 @@ impl TransferPlan {
 }
 
 impl TransferPlan {
+    /// Whether the card of one role may access memory of the other's.
+    pub fn needs_peer_access(&self) -> bool {
+        self.route.needs_peer_access() && !self.same_device
+    }
+
     /// The routes to try: that of the plan if the user forced it, otherwise all that the cards offer.
     pub fn candidates(&self) -> Vec<Route> {
         let offered = |route: &Route| self.route.needs_peer_access() || !route.needs_peer_access();
@@ -113,6 +118,12 @@ impl TransferPlan {
         tried.push(TriedRoute { route: self.route, result: Err(problem.to_string()) });
         let why = format!("{} does not work", self.route.name());
         Some(TransferPlan { route: next, why, mb_per_s: None, tried, ..self.clone() })
+    }
+
+    /// The route, and its bandwidth if that was measured.
+    pub fn with_bandwidth(&self) -> String {
+        let bandwidth = self.mb_per_s.map(|mb_per_s| format!(" at {:.1} GB/s", mb_per_s as f64 / 1000.0));
+        format!("{self}{}", bandwidth.unwrap_or_default())
     }
 
     /// The route, why, its measured bandwidth, and the routes that were refused.
@@ -217,6 +228,8 @@ mod tests {
             let chosen = planned.with_fastest(all.map(|(route, gb)| tried(route, gb)).collect());
             assert_eq!(chosen.map(|chosen| chosen.describe()).unwrap_or_default(), expected);
         };
+        let fastest = planned.with_fastest(vec![tried(Route::Peer, Some(40))]).unwrap();
+        assert_eq!([planned.with_bandwidth(), fastest.with_bandwidth()], ["peer", "peer at 40.0 GB/s"]);
         let peer = "peer (the GPUs have peer access), 40.0 GB/s measured";
         check([Some(40), Some(41), Some(9), Some(12)], peer);
         check([Some(40), Some(50), Some(9), Some(12)], "peer-copy (faster than peer), 50.0 GB/s measured");

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tandem_corpus::SpeakerPattern;
 
+use crate::gpu_name::GpuName;
 use crate::setting::{Setting, SettingKind};
 
 /// The value of a setting.
@@ -11,6 +12,8 @@ use crate::setting::{Setting, SettingKind};
 pub enum SettingValue {
     /// Of a [`SettingKind::Count`].
     Count(u64),
+    /// Of a [`SettingKind::Gpu`].
+    Gpu(GpuName),
     /// Of a [`SettingKind::Limit`].
     Limit(Limit),
     /// Of a [`SettingKind::Choice`].
@@ -38,6 +41,11 @@ pub enum Limit {
 pub(crate) const MAX_LIMIT_MB: u64 = 1 << 24;
 
 impl SettingValue {
+    /// The number of a GPU.
+    pub(crate) fn gpu(index: usize) -> SettingValue {
+        SettingValue::Gpu(GpuName::Index(index))
+    }
+
     /// Parses `text` as a value of `setting`; `None` if it is not valid.
     pub fn parse(setting: &Setting, text: &str) -> Option<SettingValue> {
         if matches!(setting.kind, SettingKind::Path | SettingKind::Address) {
@@ -49,6 +57,7 @@ impl SettingValue {
             SettingKind::Count { min, max } => {
                 text.parse().ok().filter(|n| (min..=max).contains(n)).map(SettingValue::Count)
             }
+            SettingKind::Gpu => GpuName::parse(text).map(SettingValue::Gpu),
             SettingKind::Limit => parse_limit(text).map(SettingValue::Limit),
             SettingKind::Choice(words) => {
                 words.iter().find(|word| **word == text).map(|word| SettingValue::Choice(word))
@@ -74,6 +83,7 @@ impl fmt::Display for SettingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingValue::Count(n) | SettingValue::Limit(Limit::Mb(n)) => write!(f, "{n}"),
+            SettingValue::Gpu(name) => write!(f, "{name}"),
             SettingValue::Limit(Limit::Auto(None)) => f.write_str("auto"),
             SettingValue::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
             SettingValue::Choice(word) => f.write_str(word),
@@ -198,7 +208,13 @@ mod tests {
 
     #[test]
     fn a_displayed_value_parses_to_the_same_value() {
-        for (id, text) in [(Id::BatchSize, "16"), (Id::DataGpuMemory, "auto:0.25"), (Id::ModelStartDelay, "2.0")] {
+        for (id, text) in [
+            (Id::Gpu, "GPU-8f2d"),
+            (Id::DataGpu, "3"),
+            (Id::BatchSize, "16"),
+            (Id::DataGpuMemory, "auto:0.25"),
+            (Id::ModelStartDelay, "2.0"),
+        ] {
             let value = SettingValue::parse(id.setting(), text).unwrap();
             assert_eq!(value.to_string(), text);
         }

@@ -78,6 +78,7 @@ fn change() -> impl Strategy<Value = Change> {
         counts("prefetch-buffer-size", &[1, 2, 3, 1024]),
         counts("gpu", &[0, 1, 7]),
         counts("num-workers", &[1, 99]),
+        counts("verify-transfers", &[1, 2, 1_000_000]),
         words("model-size", &["nano", "tiny", "small", "normal", "big"]),
         words("optimization-level", &["basic", "enhanced"]),
         words("mixed-precision", &["true", "false"]),

@@ -263,13 +263,7 @@ impl ModelRunner {
             };
             return Err(SynthError::NoRoom { needed_bytes, free_bytes, place });
         }
-        let spec = ArenaSpec {
-            role: Role::Model,
-            limit_bytes: needed_bytes,
-            driver_bytes: 0,
-            arena_bytes: needed_bytes,
-            capped: false,
-        };
+        let spec = ArenaSpec::new(Role::Model, needed_bytes);
         Ok(Arena::reserve(&self.device, spec)?)
     }
 

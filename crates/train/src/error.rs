@@ -68,6 +68,18 @@ pub enum TrainError {
         saved: Result<SavedStep, String>,
     },
 
+    /// A verified batch changed on its way between the cards. No step has trained on it. No checkpoint is written either: the
+    /// batches since the newest one came the same way, and not all of them need be verified.
+    #[error("{error}\n   No step was trained on it. {}", resume_text(*every, checkpoint.as_ref()))]
+    CorruptBatch {
+        /// What changed, and on which way.
+        error: Box<tandem_feed::FeedError>,
+        /// One in so many batches is verified.
+        every: u64,
+        /// The newest checkpoint.
+        checkpoint: Option<PathBuf>,
+    },
+
     /// From the device.
     #[error(transparent)]
     Device(#[from] tandem_device::DeviceError),
@@ -115,6 +127,12 @@ fn without_card_text(error: &tandem_feed::FeedError) -> String {
     format!(
         "\n   If GPU {card} does not come back: --data-gpu with another card, or one card for both roles (--gpu), resumes as well"
     )
+}
+
+/// The checkpoint that a run resumes from after a corrupt batch, and how far it can be trusted.
+fn resume_text(every: u64, checkpoint: Option<&PathBuf>) -> String {
+    let verified = if every == 1 { "every batch".to_owned() } else { format!("one in {every} batches") };
+    format!("{}; this run has verified {verified}", last_checkpoint(checkpoint))
 }
 
 fn last_checkpoint(checkpoint: Option<&PathBuf>) -> String {

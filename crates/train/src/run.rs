@@ -51,7 +51,7 @@ pub struct RunOutcome {
 
 /// Trains until the last step of the schedule or until `stop` is raised. The last step always gets a checkpoint.
 ///
-/// An error leaves earlier checkpoints unchanged; [`TrainError::NotFinite`] names the newest.
+/// An error leaves earlier checkpoints unchanged; [`TrainError::NotFinite`] and [`TrainError::CorruptBatch`] name the newest.
 pub fn run(
     step_loop: &mut StepLoop,
     folder: &RunFolder,
@@ -61,10 +61,11 @@ pub fn run(
     listener: &mut dyn RunListener,
 ) -> Result<RunOutcome, TrainError> {
     let ended = train(step_loop, folder, model, schedule, stop, listener);
+    let newest = || latest_intact(folder.path()).ok().and_then(|found| found.checkpoint).map(|newest| newest.path);
     ended.map_err(|error| match error {
-        TrainError::NotFinite { step, in_a_row, .. } => {
-            let newest = latest_intact(folder.path()).ok().and_then(|found| found.checkpoint);
-            TrainError::NotFinite { step, in_a_row, checkpoint: newest.map(|checkpoint| checkpoint.path) }
+        TrainError::NotFinite { step, in_a_row, .. } => TrainError::NotFinite { step, in_a_row, checkpoint: newest() },
+        TrainError::Feed(error @ FeedError::CorruptBatch { every, .. }) => {
+            TrainError::CorruptBatch { error: Box::new(error), every, checkpoint: newest() }
         }
         other => other,
     })
@@ -116,8 +117,11 @@ fn train(
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
-/// Whether the model's memory can still be read: no device failed, or only another card than the model's.
+/// Whether the model can be saved: no device failed, or only another card than the model's, and all it was trained on is good.
 fn is_model_intact(error: &FeedError, model_card: usize) -> bool {
+    if matches!(error, FeedError::CorruptBatch { .. }) {
+        return false;
+    }
     match error.device_error() {
         None => true,
         Some(error) => error.failed_card().is_some_and(|card| card != model_card),

@@ -108,7 +108,14 @@ mod tests {
         let machine = Machine::simulated(SimSpec::new(1, 1 << 30));
         let device = machine.open(0).unwrap();
         let (limit_bytes, driver_bytes) = (256 << 20, 0);
-        let spec = ArenaSpec { role: Role::Model, limit_bytes, driver_bytes, arena_bytes: limit_bytes, capped: false };
+        let spec = ArenaSpec {
+            role: Role::Model,
+            limit_bytes,
+            driver_bytes,
+            arena_bytes: limit_bytes,
+            peer_bytes: 0,
+            capped: false,
+        };
         let arena = Arena::reserve(&device, spec).unwrap();
         let [mine, theirs] = [(); 2].map(|()| arena.take("filled", BYTES).unwrap());
         let [stream, feed] = [(); 2].map(|()| device.stream(true).unwrap());

@@ -10,19 +10,15 @@
 // the twiddles w512^((2 p + h) t) and computes a 16-point DFT over t. It then holds Z[k] for every k = 2 p + h + 32 q.
 // The real spectrum also needs Z[512 - k], which has the same parity and is in one other lane.
 //
-// Shared memory and L1 limit this as much as f64 does (counted: 380 wavefronts and 650 operations a frame). Values that
-// take an operation or two, such as the window, are therefore computed and not loaded.
+// In f64, shared memory and L1 limit this as much as the f64 units do (counted: 380 wavefronts and 650 operations a
+// frame). Values that take an operation or two, such as the window, are therefore computed and not loaded.
 //
-// The transform is in f64. In f32, with exact twiddles and fused multiply-adds, a band beside a full-scale tone has
-// 1.5 times the permitted error; in f64 it has 0.0006 of it. The tests in `on_device/model.rs` follow this file step
-// by step.
-
-typedef double f64;
+// Numbers of the transform are `real`: f64, or two f32, by the file that precedes this one. In one f32, with exact
+// twiddles and fused multiply-adds, a band beside a full-scale tone has 1.5 times the permitted error; in f64 and in two
+// f32 it has 0.0006 of it. `transform.rs` follows this file step by step.
 
 constexpr u32 HOP = 256, FRAME = 1024, REFLECT = 384;
 constexpr u32 WARPS = 4, TILE = 8;
-// Blocks that fit on an SM by their shared memory. The register limit is set for as many.
-constexpr u32 BLOCKS = __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 800 ? 4 : 2;
 // Row length of the transpose. Odd, so that 16 lanes of 8 bytes have no bank conflicts when they store or load.
 constexpr u32 PADDED_ROW = 17;
 // Words of two samples that a staged hop takes: 16 more than it has, so that the lanes of two frames have no bank
@@ -40,20 +36,20 @@ constexpr u32 TWIDDLES_512 = 0, TWIDDLES_1024 = 2 * 16 * 16;
 constexpr u32 N_MELS = 4, FLOOR = 7, LN_FLOOR = 15;
 
 struct alignas(16) complex {
-    f64 re, im;
+    real re, im;
 };
 
 // cos(2 pi i / 32). Instructions take operands from constant memory directly; as literals on sm_90 every use costs one
 // or two more instructions, 90 in a pass.
-__constant__ f64 COS[9] = {1.0,
-                           0.98078528040323044913,
-                           0.92387953251128675613,
-                           0.83146961230254523708,
-                           0.70710678118654752440,
-                           0.55557023301960222474,
-                           0.38268343236508977173,
-                           0.19509032201612826785,
-                           0.0};
+__constant__ real COS[9] = {constant(1.0),
+                            constant(0.98078528040323044913),
+                            constant(0.92387953251128675613),
+                            constant(0.83146961230254523708),
+                            constant(0.70710678118654752440),
+                            constant(0.55557023301960222474),
+                            constant(0.38268343236508977173),
+                            constant(0.19509032201612826785),
+                            constant(0.0)};
 
 // exp(-2 pi i k / 32) for k <= 24.
 __device__ inline complex root32(u32 k) {
@@ -75,24 +71,18 @@ __device__ inline complex multiply_add(complex sum, complex a, complex w) {
 
 // a - b, given sum = a + b: 2 a - sum.
 __device__ inline complex difference_of(complex a, complex sum) {
-    return {fma(2.0, a.re, -sum.re), fma(2.0, a.im, -sum.im)};
+    return {twice_minus(a.re, sum.re), twice_minus(a.im, sum.im)};
 }
 
 // -i a.
 __device__ inline complex times_minus_i(complex a) { return {a.im, -a.re}; }
 
-__device__ inline complex half_of(complex a) { return {0.5 * a.re, 0.5 * a.im}; }
+__device__ inline complex half_of(complex a) { return {half_of(a.re), half_of(a.im)}; }
 
-__device__ inline complex twiddle_at(const f64* table, u32 i) {
-    double2 at = __ldg((const double2*)table + i);
-    return {at.x, at.y};
-}
-
-// An integer that is given with 2^31 added, times 2^-16: full scale becomes 1, and the factor 1/2 of the real spectrum
-// is included.
-__device__ inline f64 scaled(i32 biased) {
-    // The bits of 2^36 plus the integer, minus the constant part: exact, and four times as fast as a conversion.
-    return __hiloint2double(0x42300000, biased) - 68719509504.0;
+__device__ inline complex twiddle_at(const u64* table, u32 i) {
+    complex w;
+    load_pair(table, i, w.re, w.im);
+    return w;
 }
 
 // The DFT of four numbers, from their sums and differences s = a + c, t = a - c, u = b + d, v = b - d.
@@ -132,15 +122,8 @@ __device__ inline void dft16_second(complex (&x)[16]) {
 __device__ inline void powers(complex a, complex b, complex w, f32& low, f32& high) {
     complex even = {a.re + b.re, a.im - b.im}, odd = {a.im + b.im, b.re - a.re};
     complex x = multiply_add(even, odd, w), y = difference_of(even, x);
-    low = (f32)fma(x.re, x.re, x.im * x.im);
-    high = (f32)fma(y.re, y.re, y.im * y.im);
-}
-
-// Within 1 ulp.
-__device__ inline f32 sqrt_approx(f32 power) {
-    f32 root;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(power));
-    return root;
+    low = power_of(x.re, x.im);
+    high = power_of(y.re, y.im);
 }
 
 // Copies the samples of `valid` frames from `first` on to shared memory, with reflect padding at both ends of the row.
@@ -171,31 +154,31 @@ constexpr i32 FIRST = 0x0001, SECOND = 0x0100, MINUS_FIRST = 0x00ff, MINUS_SECON
 // The radix-2 step with the window v: z[n] v[n] + (-1)^h z[n + 256] v[n + 256]. A Hann window has v[n + 256] = 1 -
 // v[n], so this is far + v[n] (near - far), far = (-1)^h z[n + 256]. One dp2a selects a sample of a pair, applies its
 // sign and adds it.
-__device__ inline complex radix2_windowed(i32 near, i32 far, u32 h, f64 v_re, f64 v_im) {
-    const i32 bias = (i32)0x80000000;
+__device__ inline complex radix2_windowed(i32 near, i32 far, u32 h, real v_re, real v_im) {
     i32 plus_first = h ? MINUS_FIRST : FIRST, plus_second = h ? MINUS_SECOND : SECOND;
     i32 minus_first = h ? FIRST : MINUS_FIRST, minus_second = h ? SECOND : MINUS_SECOND;
-    i32 re = __dp2a_lo(far, plus_first, bias), im = __dp2a_lo(far, plus_second, bias);
-    i32 re_apart = __dp2a_lo(far, minus_first, __dp2a_lo(near, FIRST, bias));
-    i32 im_apart = __dp2a_lo(far, minus_second, __dp2a_lo(near, SECOND, bias));
-    return {fma(scaled(re_apart), v_re, scaled(re)), fma(scaled(im_apart), v_im, scaled(im))};
+    i32 re = __dp2a_lo(far, plus_first, SAMPLE_BIAS), im = __dp2a_lo(far, plus_second, SAMPLE_BIAS);
+    i32 re_apart = __dp2a_lo(far, minus_first, __dp2a_lo(near, FIRST, SAMPLE_BIAS));
+    i32 im_apart = __dp2a_lo(far, minus_second, __dp2a_lo(near, SECOND, SAMPLE_BIAS));
+    return {windowed(re_apart, re, v_re), windowed(im_apart, im, v_im)};
 }
 
 // The 16 inputs of a lane's first DFT. The window's angle at sample 32 a + i is that at sample i plus 2 pi a / 32.
-__device__ inline void load(const u32* samples, const f64* twiddles, u32 t, u32 h, complex (&x)[16]) {
+__device__ inline void load(const u32* samples, const u64* twiddles, u32 t, u32 h, complex (&x)[16]) {
     complex even = half_of(twiddle_at(twiddles, TWIDDLES_1024 + 2 * t));
     complex odd = half_of(twiddle_at(twiddles, TWIDDLES_1024 + 2 * t + 1));
-    auto at = [&](u32 a, f64 v_re, f64 v_im) {
+    auto at = [&](u32 a, real v_re, real v_im) {
         const u32* near = samples + a / 8 * STAGED_HOP + a % 8 * 16 + t;
         x[a] = radix2_windowed((i32)near[0], (i32)near[2 * STAGED_HOP], h, v_re, v_im);
     };
-    at(0, 0.5 - even.re, 0.5 - odd.re);
-    at(8, 0.5 - even.im, 0.5 - odd.im);
+    const real half = constant(0.5);
+    at(0, half - even.re, half - odd.re);
+    at(8, half - even.im, half - odd.im);
 #pragma unroll
     for (u32 a = 1; a < 8; a++) {
         // cos(A + T) = cos A cos T - sin A sin T. For pi - A instead of A, cos A changes its sign.
-        f64 c = -COS[a], s = -COS[8 - a];
-        f64 v_re = fma(s, even.im, 0.5), v_im = fma(s, odd.im, 0.5);
+        real c = -COS[a], s = -COS[8 - a];
+        real v_re = fma(s, even.im, half), v_im = fma(s, odd.im, half);
         at(a, fma(c, even.re, v_re), fma(c, odd.re, v_im));
         at(16 - a, fma(-c, even.re, v_re), fma(-c, odd.re, v_im));
     }
@@ -206,7 +189,7 @@ __device__ inline void load(const u32* samples, const f64* twiddles, u32 t, u32 
 }
 
 // Transposes 16 x 16 complex numbers over 16 lanes. Real parts first, then imaginary parts: half the shared memory.
-__device__ inline void transpose(complex (&x)[16], f64* exchange, u32 t) {
+__device__ inline void transpose(complex (&x)[16], real* exchange, u32 t) {
 #pragma unroll
     for (u32 i = 0; i < 16; i++) exchange[i * PADDED_ROW + t] = x[digit_reversed(i)].re;
     __syncwarp();
@@ -225,7 +208,7 @@ __device__ inline void transpose(complex (&x)[16], f64* exchange, u32 t) {
 }
 
 // The 16-point DFT of x[i] w512^((2 p + h) i).
-__device__ inline void dft16_twiddled(complex (&x)[16], const f64* twiddles, u32 p, u32 h) {
+__device__ inline void dft16_twiddled(complex (&x)[16], const u64* twiddles, u32 p, u32 h) {
     auto w = [&](u32 i) { return twiddle_at(twiddles, TWIDDLES_512 + 256 * h + 16 * i + p); };
     // Nine of the fifteen twiddles are loaded and six are computed from them: 24 operations replace six loads of 16
     // bytes, 3 % faster.
@@ -242,7 +225,7 @@ __device__ inline void dft16_twiddled(complex (&x)[16], const f64* twiddles, u32
 
 // The magnitudes of the bins of parity h of one frame. `samples` holds pairs of samples. Returns the lane's part of the
 // sum of squares. Each frame has its own `exchange` and `magnitudes`.
-__device__ inline f32 spectrum(const u32* samples, const f64* twiddles, u32 h, f64* exchange, f32* magnitudes) {
+__device__ inline f32 spectrum(const u32* samples, const u64* twiddles, u32 h, real* exchange, f32* magnitudes) {
     u32 p = threadIdx.x % 16;
     complex x[16];
     load(samples, twiddles, p, h, x);
@@ -260,20 +243,20 @@ __device__ inline f32 spectrum(const u32* samples, const f64* twiddles, u32 h, f
 #pragma unroll
     for (u32 q = 0; q < 8; q++) {
         complex sent = own ? x[digit_reversed((16 - q) & 15)] : x[digit_reversed(15 - q)], b;
-        b.re = __shfl_sync(0xffffffffu, sent.re, (i32)mirror, 16);
-        b.im = __shfl_sync(0xffffffffu, sent.im, (i32)mirror, 16);
+        b.re = shuffled(sent.re, (i32)mirror);
+        b.im = shuffled(sent.im, (i32)mirror);
         f32 low, high;
         powers(x[digit_reversed(q)], b, q == 0 ? w : w * root32(q), low, high);
         u32 k = 2 * p + h + 32 * q;
-        magnitudes[k] = sqrt_approx(low);
-        magnitudes[512 - k] = sqrt_approx(high);
+        magnitudes[k] = root_of(low);
+        magnitudes[512 - k] = root_of(high);
         energy += low + high;
     }
     if (own) {
         // Bin 256 is its own mirror image.
         complex z = x[digit_reversed(8)];
-        f32 power = (f32)(4.0 * fma(z.re, z.re, z.im * z.im));
-        magnitudes[256] = sqrt_approx(power);
+        f32 power = four_powers_of(z.re, z.im);
+        magnitudes[256] = root_of(power);
         energy += power;
     }
     return energy;
@@ -295,7 +278,7 @@ __device__ inline void write_bands(const f32* magnitudes, const u32* bands, cons
             float4 w = __ldg(four);
             mel = fmaf(w.w, here[3], fmaf(w.z, here[2], fmaf(w.y, here[1], fmaf(w.x, here[0], mel))));
         }
-        out[band] = mel > floor ? logf(mel) : ln_floor;
+        out[band] = mel > floor ? ln_of(mel) : ln_floor;
     }
 }
 
@@ -316,15 +299,15 @@ __device__ inline f32 sum16(f32 x) {
 // of rows by the longest row's frames would have idle blocks for every shorter row, and a block finds its row with one
 // load either way. If `with_energy` is 0, `energy` is not accessed.
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
-    log_mel(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
-            const u64* settings, const f64* twiddles, const u32* bands, const f32* weights, f32* mel, f32* energy,
+    LOG_MEL(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
+            const u64* settings, const u64* twiddles, const u32* bands, const f32* weights, f32* mel, f32* energy,
             u32 with_energy, u32 rows) {
     __shared__ alignas(16) u32 staged[(TILE - 1 + FRAME / HOP) * STAGED_HOP];
-    __shared__ f64 all_exchanges[2 * WARPS][16 * PADDED_ROW];
+    __shared__ real all_exchanges[2 * WARPS][16 * PADDED_ROW];
     __shared__ f32 all_magnitudes[2 * WARPS][MAGNITUDES];
     u32 half = threadIdx.x / 16, lane = threadIdx.x % 16;
     u32 row = row_of(frame_starts, rows, blockIdx.x * TILE), first = blockIdx.x * TILE - __ldg(frame_starts + row);
-    f64* exchange = all_exchanges[half];
+    real* exchange = all_exchanges[half];
     f32* magnitudes = all_magnitudes[half];
     u32 length = min_of(lengths[row], row_capacity(sample_starts, row));
     u32 row_frames = length > REFLECT ? length / HOP : 0;

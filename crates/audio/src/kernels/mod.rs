@@ -3,18 +3,38 @@
 
 use tandem_device::{Kernel, Source, kernel_args};
 
+use crate::Arithmetic;
 use crate::on_device::host_kernels;
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&RESAMPLE_SOURCE, &MEL_SOURCE, &PITCH_SOURCE];
+pub static SOURCES: &[&Source] = &[&RESAMPLE_SOURCE, &MEL_SOURCE, &MEL_TWO_FLOAT_SOURCE, &PITCH_SOURCE];
 
 /// The kernels of this crate.
-pub static KERNELS: &[&Kernel] = &[&RESAMPLE, &LOG_MEL, &PITCH];
+pub static KERNELS: &[&Kernel] = &[&RESAMPLE, &LOG_MEL, &LOG_MEL_TWO_FLOAT, &PITCH];
+
+/// The kernels that features in `arithmetic` need.
+pub fn kernels_for(arithmetic: Arithmetic) -> [&'static Kernel; 3] {
+    [&RESAMPLE, log_mel_for(arithmetic), &PITCH]
+}
+
+/// The log-mel kernel in `arithmetic`.
+pub(crate) fn log_mel_for(arithmetic: Arithmetic) -> &'static Kernel {
+    match arithmetic {
+        Arithmetic::F64 => &LOG_MEL,
+        Arithmetic::TwoFloat => &LOG_MEL_TWO_FLOAT,
+    }
+}
 
 static RESAMPLE_SOURCE: Source =
     Source { file: "audio/resample.cu", text: concat!(include_str!("rows.cuh"), include_str!("resample.cu")) };
-static MEL_SOURCE: Source =
-    Source { file: "audio/mel.cu", text: concat!(include_str!("rows.cuh"), include_str!("mel.cu")) };
+static MEL_SOURCE: Source = Source {
+    file: "audio/mel.cu",
+    text: concat!(include_str!("rows.cuh"), include_str!("f64.cuh"), include_str!("mel.cu")),
+};
+static MEL_TWO_FLOAT_SOURCE: Source = Source {
+    file: "audio/mel.cu in two_float.cuh",
+    text: concat!(include_str!("rows.cuh"), include_str!("two_float.cuh"), include_str!("mel.cu")),
+};
 static PITCH_SOURCE: Source =
     Source { file: "audio/pitch.cu", text: concat!(include_str!("rows.cuh"), include_str!("pitch.cu")) };
 
@@ -43,7 +63,7 @@ kernel_args! {
         sample_starts: in u32,
         frame_starts: in u32,
         settings: in u64,
-        twiddles: in f64,
+        twiddles: in u64,
         bands: in u32,
         weights: in f32,
         mel: out f32,
@@ -77,9 +97,17 @@ pub(crate) static RESAMPLE: Kernel = Kernel {
     host: &host_kernels::resample,
 };
 
-/// Log-mel frames, and optionally energies, of a batch of rows.
-pub(crate) static LOG_MEL: Kernel =
+/// Log-mel frames, and optionally energies, of a batch of rows, in f64.
+static LOG_MEL: Kernel =
     Kernel { name: "log_mel", source: &MEL_SOURCE, params: LogMelArgs::params(), host: &host_kernels::log_mel };
+
+/// The same in pairs of f32.
+static LOG_MEL_TWO_FLOAT: Kernel = Kernel {
+    name: "log_mel_two_float",
+    source: &MEL_TWO_FLOAT_SOURCE,
+    params: LogMelArgs::params(),
+    host: &host_kernels::log_mel,
+};
 
 /// The pitch of every frame of a batch of rows.
 pub(crate) static PITCH: Kernel =

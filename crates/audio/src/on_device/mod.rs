@@ -7,20 +7,21 @@
 //! threads: the same batch gives the same bits.
 //!
 //! On the CPU and on simulated cards the host kernels run: [`LogMel`](crate::LogMel),
-//! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler). On CUDA, resampling gives the same bits;
-//! log-mel is within the same error bounds of the f64 reference, and pitch differs in its last rounding.
+//! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler). On CUDA, resampling gives the same bits, and
+//! so does log-mel in [`Arithmetic::TwoFloat`]; in f64 it is within the same error bounds of the reference. Pitch differs in
+//! its last rounding.
 
 mod packed_settings;
 mod rows;
-mod tables;
+pub(crate) mod tables;
 pub(crate) mod host_kernels;
 #[cfg(test)]
 mod model;
 
 use tandem_device::{Arena, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
 
-use crate::kernels::{LOG_MEL, LogMelArgs, PITCH, PitchArgs, RESAMPLE, ResampleArgs};
-use crate::{AudioError, FeatureSettings, PitchSettings};
+use crate::kernels::{LogMelArgs, PITCH, PitchArgs, RESAMPLE, ResampleArgs, log_mel_for};
+use crate::{Arithmetic, AudioError, FeatureSettings, PitchSettings};
 use rows::check_elements;
 pub use rows::{SampleRows, Starts};
 use tables::{TableId, Tables};
@@ -59,11 +60,12 @@ pub const NOT_CACHED: u32 = u32::MAX;
 /// The byte that the cache is filled with before anything has been computed.
 pub const NOTHING_YET: u8 = u8::MAX;
 
-/// Offsets and sizes of the tables.
+/// Offsets and sizes of the tables, and what their numbers are.
 struct Layout {
     spans: [(u64, u64); 6],
     num_filters: u32,
     n_mels: u32,
+    arithmetic: Arithmetic,
 }
 
 impl DeviceFeatures {
@@ -98,7 +100,7 @@ impl DeviceFeatures {
         stream.drain()?;
         Ok(DeviceFeatures {
             resample: device.load(&RESAMPLE)?,
-            log_mel: device.load(&LOG_MEL)?,
+            log_mel: device.load(log_mel_for(settings.arithmetic))?,
             pitch: device.load(&PITCH)?,
             tables: block,
             layout: Layout::of(&tables, settings, rates_hz),
@@ -152,7 +154,8 @@ impl DeviceFeatures {
         mel: View<'_>,
         energy: Option<View<'_>>,
     ) -> Result<(), DeviceError> {
-        let (kernel, rows, sum) = (LOG_MEL.name, frames.num_rows(), u64::from(frames.end()));
+        let (kernel, rows, sum) =
+            (log_mel_for(self.layout.arithmetic).name, frames.num_rows(), u64::from(frames.end()));
         audio.check(kernel, "the samples", rows, 1)?;
         frames.check(kernel, "the frames", rows, TILE_FRAMES)?;
         check_elements(kernel, "the mel frames", mel, 4, sum * u64::from(self.layout.n_mels))?;
@@ -227,6 +230,7 @@ impl Layout {
             spans: [Settings, Twiddles, Bands, MelWeights, Filters, FilterWeights].map(|table| tables.span(table)),
             num_filters: rates_hz.len() as u32,
             n_mels: settings.n_mels as u32,
+            arithmetic: settings.arithmetic,
         }
     }
 }

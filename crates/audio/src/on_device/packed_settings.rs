@@ -1,9 +1,9 @@
 //! The feature settings packed into 64-bit words, the form in which kernels and host kernels read them.
 
-use crate::{AudioError, FeatureSettings, PitchSettings};
+use crate::{Arithmetic, AudioError, FeatureSettings, PitchSettings};
 
 /// Words of the packed settings.
-pub(crate) const WORDS: usize = 16;
+pub(crate) const WORDS: usize = 17;
 
 /// Packs the settings, in the order that the kernels expect. Integers as they are, real numbers as the bits of an f64.
 ///
@@ -29,6 +29,7 @@ pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<
         min_period as u64,
         max_period as u64,
         u64::from(ln_floor.to_bits()),
+        settings.arithmetic as u64,
     ])
 }
 
@@ -44,6 +45,7 @@ pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
         fmin_hz: real(5),
         fmax_hz: real(6),
         floor: real(7),
+        arithmetic: if words[16] == Arithmetic::F64 as u64 { Arithmetic::F64 } else { Arithmetic::TwoFloat },
     };
     let pitch = PitchSettings {
         fmin_hz: real(8),
@@ -66,10 +68,13 @@ mod tests {
 
     #[test]
     fn settings_survive_packing() {
-        let settings = FeatureSettings { n_mels: 77, fmin_hz: 12.5, ..FeatureSettings::default() };
+        let mut settings = FeatureSettings { n_mels: 77, fmin_hz: 12.5, ..FeatureSettings::default() };
         let pitch = PitchSettings { fmin_hz: 80.0, silence_rms: 0.01, ..PitchSettings::default() };
+        for arithmetic in Arithmetic::ALL {
+            settings.arithmetic = arithmetic;
+            assert_eq!(unpack(&pack(&settings, &pitch).unwrap()), (settings.clone(), pitch.clone()));
+        }
         let words = pack(&settings, &pitch).unwrap();
-        assert_eq!(unpack(&words), (settings, pitch));
         assert_eq!((words[13], words[14], ln_floor(&words)), (36, 276, 1e-5_f32.ln()));
     }
 }

@@ -8,7 +8,9 @@ use std::f64::consts::TAU;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use super::packed_settings;
-use crate::{AudioError, FeatureSettings, Filterbank, HOP_SAMPLES, Lowpass, PitchSettings};
+use crate::transform::TransformReal as _;
+use crate::two_float::TwoFloat;
+use crate::{Arithmetic, AudioError, FeatureSettings, Filterbank, HOP_SAMPLES, Lowpass, PitchSettings};
 
 /// The geometry that the kernels support.
 const N_FFT: usize = 1024;
@@ -19,7 +21,7 @@ const MAX_MELS: usize = 128;
 pub(crate) const FILTER_WORDS: usize = 8;
 
 /// Weights of a band that the log-mel kernel loads at once.
-const WEIGHTS_AT_ONCE: usize = 4;
+pub(crate) const WEIGHTS_AT_ONCE: usize = 4;
 
 /// The tables, in the order of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +37,9 @@ pub(crate) enum TableId {
 /// All tables, on the host.
 pub(crate) struct Tables {
     pub(crate) settings_words: Vec<u64>,
-    /// In f64, real and imaginary parts: `w512^((2 p + h) t)` as `[h: 2][t: 16][p: 16]`, then 32 twiddles `w1024^k`,
-    /// from which the window is computed as well.
-    pub(crate) twiddles: Vec<f64>,
+    /// Real and imaginary parts in the arithmetic of the settings, 8 bytes each: `w512^((2 p + h) t)` as
+    /// `[h: 2][t: 16][p: 16]`, then 32 twiddles `w1024^k`, from which the window is computed as well.
+    pub(crate) twiddles: Vec<u64>,
     /// First bin and number of bins of every band.
     pub(crate) bands: Vec<u32>,
     /// The weights of the first [`WEIGHTS_AT_ONCE`] bins of every band, then of the next bins of every band, ...;
@@ -69,7 +71,8 @@ impl Tables {
         let (bands, mel_weights) = mel_tables(settings);
         let (filters, filter_weights) = filter_tables(settings.rate_hz, rates_hz)?;
         let settings_words = vec![0; packed_settings::WORDS];
-        Ok(Tables { settings_words, twiddles: twiddles(), bands, mel_weights, filters, filter_weights })
+        let twiddles = twiddles().flatten().map(|x| packed_real(x, settings.arithmetic)).collect();
+        Ok(Tables { settings_words, twiddles, bands, mel_weights, filters, filter_weights })
     }
 
     /// The offset of `table` in the block, and its bytes.
@@ -107,7 +110,8 @@ impl Tables {
     }
 }
 
-fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
+/// Fails with [`AudioError::Settings`] on a geometry that the kernels do not support.
+pub(crate) fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
     let found = (settings.n_fft, settings.win_samples, settings.hop_samples);
     match found == (N_FFT, N_FFT, HOP_SAMPLES) && settings.n_mels <= MAX_MELS {
         true => Ok(()),
@@ -120,10 +124,22 @@ fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
     }
 }
 
-fn twiddles() -> Vec<f64> {
+/// The twiddles in the order of their table, as real and imaginary part.
+pub(crate) fn twiddles() -> impl Iterator<Item = [f64; 2]> {
     let of_pass = |h: usize| (0..16).flat_map(move |t| (0..16).map(move |p| root((2 * p + h) * t, 512)));
     let real = (0..32).map(|k| root(k, 1024));
-    of_pass(0).chain(of_pass(1)).chain(real).flatten().collect()
+    of_pass(0).chain(of_pass(1)).chain(real)
+}
+
+/// A number of the transform in 8 bytes: the bits of an f64, or those of two f32, the larger one first in memory.
+fn packed_real(x: f64, arithmetic: Arithmetic) -> u64 {
+    match arithmetic {
+        Arithmetic::F64 => x.to_bits(),
+        Arithmetic::TwoFloat => {
+            let TwoFloat { hi, lo } = TwoFloat::of(x);
+            u64::from_ne_bytes(bytemuck::cast([hi, lo]))
+        }
+    }
 }
 
 /// `exp(-2 pi i k / n)`, exact at multiples of a quarter turn.
@@ -157,7 +173,8 @@ fn flip((cos, sin): (f64, f64)) -> (f64, f64) {
     (-cos, sin)
 }
 
-fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
+/// First bin and number of bins of every band, and their weights in the order of [`weight_at`].
+pub(crate) fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
     let filterbank = Filterbank::new(settings);
     let widest = filterbank.bands().map(|(_, weights)| weights.len()).max().unwrap_or(0);
     let mut bands = Vec::new();
@@ -172,7 +189,7 @@ fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
 }
 
 /// The index of weight `i` of a band in its table.
-fn weight_at(n_mels: usize, band: usize, i: usize) -> usize {
+pub(crate) fn weight_at(n_mels: usize, band: usize, i: usize) -> usize {
     (i / WEIGHTS_AT_ONCE * n_mels + band) * WEIGHTS_AT_ONCE + i % WEIGHTS_AT_ONCE
 }
 
@@ -211,6 +228,18 @@ mod tests {
         }
         let quarters = [0, 128, 256, 384].map(|k| root(k, 512));
         assert_eq!(quarters, [[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [0.0, 1.0]]);
+    }
+
+    #[test]
+    fn both_arithmetics_have_tables_of_one_size() {
+        let two_float = FeatureSettings { arithmetic: Arithmetic::TwoFloat, ..FeatureSettings::default() };
+        let two_float = Tables::new(&two_float, &PitchSettings::default(), &[44_100]).unwrap();
+        let f64 = tables(&[44_100]);
+        assert_eq!(two_float.bytes(), f64.bytes());
+        for (&packed, &bits) in two_float.twiddles.iter().zip(&f64.twiddles) {
+            let ([hi, lo], expected): ([f32; 2], _) = (bytemuck::cast(packed), f64::from_bits(bits));
+            assert!((f64::from(hi) + f64::from(lo) - expected).abs() < 2.0_f64.powi(-48), "{hi} + {lo} for {expected}");
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Features in device memory: the host kernels give the CPU path's bits, a real card is within the bounds, and every element
-//! of every output is written. The same bodies on simulated cards, on the CPU and on a real card.
+//! Features in device memory: the host kernels give the CPU path's bits, a real card gives them too in two floats and is within
+//! the bounds in f64, and every element of every output is written. The same bodies on simulated cards, on the CPU and on a real card.
 
 use crate::common;
 use tandem_audio::{
-    AudioError, CachedPitch, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, NOT_CACHED, PitchSettings,
-    PitchTracker, Resampler, SampleRows, Starts, mel,
+    Arithmetic, AudioError, CachedPitch, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, NOT_CACHED,
+    PitchSettings, PitchTracker, Resampler, SampleRows, Starts, mel,
 };
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceKind, Element, Machine, SimSpec, Stream};
 use tandem_events::Role;
@@ -42,6 +42,8 @@ macro_rules! on_every_device {
 
 on_every_device!(log_mel_and_energy_of_ragged_rows);
 on_every_device!(log_mel_of_hostile_clips);
+on_every_device!(log_mel_and_energy_of_ragged_rows_in_two_floats);
+on_every_device!(log_mel_of_hostile_clips_in_two_floats);
 on_every_device!(pitch_is_the_trackers);
 on_every_device!(kept_pitch_is_not_looked_for_again);
 on_every_device!(resampling_gives_the_same_bits);
@@ -55,24 +57,31 @@ struct Fixture {
     device: Device,
     arena: Arena,
     stream: Stream,
+    settings: FeatureSettings,
     features: DeviceFeatures,
 }
 
 impl Fixture {
     fn new(machine: &Machine) -> Fixture {
+        Fixture::with(machine, Arithmetic::F64)
+    }
+
+    fn with(machine: &Machine, arithmetic: Arithmetic) -> Fixture {
         let device = machine.open(0).unwrap();
         let spec = ArenaSpec {
             role: Role::Data,
             limit_bytes: 192 * MIB,
             driver_bytes: 64 * MIB,
             arena_bytes: 128 * MIB,
+            peer_bytes: 0,
             capped: false,
         };
         let arena = Arena::reserve(&device, spec).unwrap();
         let stream = device.stream(false).unwrap();
-        let (settings, pitch) = (FeatureSettings::default(), PitchSettings::default());
+        let settings = FeatureSettings { arithmetic, ..FeatureSettings::default() };
+        let pitch = PitchSettings::default();
         let features = DeviceFeatures::create(&device, &arena, &stream, &settings, &pitch, &RATES_HZ).unwrap();
-        Fixture { kind: machine.kind(), machine: machine.clone(), device, arena, stream, features }
+        Fixture { kind: machine.kind(), machine: machine.clone(), device, arena, stream, settings, features }
     }
 
     fn up<T: Element>(&self, data: &[T]) -> Block {
@@ -186,6 +195,11 @@ fn hostile() -> Vec<Vec<i16>> {
         [50.0, 440.0, 1000.0, 3333.3, 7900.0, 10_500.0].into_iter().map(|hz| made(9000, tone(hz, 32_767.0))).collect();
     clips.extend([made(9000, square), made(9000, click), made(9000, |i| tone(1000.0, 32_767.0)(i) + soft())]);
     clips.extend([made(9000, |_| -32_768.0), made(9000, |_| 0.0), made(9000, |_| 9000.0 * loud())]);
+    // The Nyquist frequency, a tone and a constant of one step, one step once, two frames, and both extremes by turns.
+    let alternating = |low: f64, high: f64| move |i: f64| if i % 2.0 == 0.0 { high } else { low };
+    clips.extend([made(9000, alternating(-32_767.0, 32_767.0)), made(9000, tone(300.0, 1.0)), made(9000, |_| 1.0)]);
+    clips.push(made(9000, |i| if i == 4500.0 { 1.0 } else { 0.0 }));
+    clips.extend([made(512, tone(440.0, 32_767.0)), made(9000, alternating(-32_768.0, 32_767.0))]);
     clips.push(common::i16s("speech")[..9000].to_vec());
     clips.push(common::i16s("tones")[..9000].to_vec());
     clips
@@ -203,7 +217,7 @@ fn check_log_mel(
     spare: impl Fn(usize) -> usize,
     frames_of: impl Fn(usize, usize) -> usize,
 ) {
-    let settings = FeatureSettings::default();
+    let settings = &fixture.settings;
     let batch = Batch::new(fixture, clips, spare);
     let frames = Table::new(fixture, clips.iter().enumerate().map(|(row, clip)| frames_of(row, clip.len() / 256)));
     let run = |with_energy: bool| {
@@ -218,7 +232,7 @@ fn check_log_mel(
     assert!(bits(&found) == bits(&again), "another run gave other bits");
     assert!(untouched.iter().all(|x| x.to_bits() == u32::MAX), "energy was written that nobody asked for");
 
-    let mut log_mel = LogMel::new(&settings).unwrap();
+    let mut log_mel = LogMel::new(settings).unwrap();
     let (mut cpu, mut cpu_energy) = (MelFrames::default(), Vec::new());
     for (row, samples) in clips.iter().enumerate() {
         let clip = Clip { samples: samples.clone(), rate_hz: 22_050 };
@@ -229,11 +243,12 @@ fn check_log_mel(
         let (energies, silence) = energies[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 1e-5_f32.ln().to_bits()), "row {row}");
         assert!(silence.iter().all(|x| x.to_bits() == 0), "row {row}");
-        if fixture.kind != DeviceKind::Cuda {
+        if fixture.kind != DeviceKind::Cuda || settings.arithmetic == Arithmetic::TwoFloat {
             assert!(bits(found) == bits(&cpu.values[..own * 80]), "row {row}");
             assert!(bits(energies) == bits(&cpu_energy[..own]), "row {row}");
-        } else if own > 0 {
-            let expected = mel::reference(&clip, &settings).unwrap();
+        }
+        if own > 0 {
+            let expected = mel::reference(&clip, settings).unwrap();
             for (i, (&found, expected)) in found.iter().zip(expected).enumerate() {
                 let off = (f64::from(found) - expected).abs();
                 assert!(off <= bound(expected), "row {row} frame {} band {}: {found} for {expected}", i / 80, i % 80);
@@ -246,23 +261,34 @@ fn check_log_mel(
 }
 
 fn log_mel_and_energy_of_ragged_rows(machine: &Machine) {
-    let fixture = Fixture::new(machine);
+    check_ragged_rows(&Fixture::new(machine));
+}
+
+fn log_mel_and_energy_of_ragged_rows_in_two_floats(machine: &Machine) {
+    check_ragged_rows(&Fixture::with(machine, Arithmetic::TwoFloat));
+}
+
+fn check_ragged_rows(fixture: &Fixture) {
     let clips = ragged();
     let whole = |own: usize| own.next_multiple_of(8);
     // Rows at odd samples; just enough frames for each.
-    check_log_mel(&fixture, &clips, |row| row * 37 % 61, |_, own| whole(own));
+    check_log_mel(fixture, &clips, |row| row * 37 % 61, |_, own| whole(own));
     // More than enough, another number each; fewer than a row has, or none at all.
-    check_log_mel(&fixture, &clips, |_| 0, |row, own| whole(own) + row % 3 * 8);
-    check_log_mel(&fixture, &clips, |_| 8, |row, own| own / 8 * 8 * (row % 2));
-    check_log_mel(&fixture, &clips[9..10], |_| 0, |_, own| whole(own));
+    check_log_mel(fixture, &clips, |_| 0, |row, own| whole(own) + row % 3 * 8);
+    check_log_mel(fixture, &clips, |_| 8, |row, own| own / 8 * 8 * (row % 2));
+    check_log_mel(fixture, &clips[9..10], |_| 0, |_, own| whole(own));
     // All alike, and more rows than a warp looks at in one go.
-    check_log_mel(&fixture, &clips, |_| 100, |_, _| 24);
+    check_log_mel(fixture, &clips, |_| 100, |_, _| 24);
     let many: Vec<Vec<i16>> = (0..70).map(|row| clips[row % clips.len()].clone()).collect();
-    check_log_mel(&fixture, &many, |row| row % 5, |row, own| if row % 9 == 4 { 0 } else { whole(own) });
+    check_log_mel(fixture, &many, |row| row % 5, |row, own| if row % 9 == 4 { 0 } else { whole(own) });
 }
 
 fn log_mel_of_hostile_clips(machine: &Machine) {
     check_log_mel(&Fixture::new(machine), &hostile(), |_| 1, |_, _| 40);
+}
+
+fn log_mel_of_hostile_clips_in_two_floats(machine: &Machine) {
+    check_log_mel(&Fixture::with(machine, Arithmetic::TwoFloat), &hostile(), |_| 1, |_, _| 40);
 }
 
 fn pitch_is_the_trackers(machine: &Machine) {

@@ -1,7 +1,10 @@
 //! Features and resampling against numbers that librosa and scipy gave (`tools/reference/audio/make.py`).
 
 use crate::common::{clip, f32s, i16s};
-use tandem_audio::{Clip, FeatureSettings, LogMel, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel};
+use proptest::prelude::*;
+use tandem_audio::{
+    Arithmetic, Clip, FeatureSettings, LogMel, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel,
+};
 use tandem_test_support::largest;
 
 /// What the fast path promises at this log-mel value.
@@ -24,32 +27,73 @@ fn mel_in_f64_is_librosas() {
     }
 }
 
+/// Each arithmetic, by its settings.
+fn both_arithmetics() -> [FeatureSettings; 2] {
+    Arithmetic::ALL.map(|arithmetic| FeatureSettings { arithmetic, ..FeatureSettings::default() })
+}
+
 #[test]
-fn mel_in_f32_is_librosas_within_the_bounds() {
-    let mut log_mel = LogMel::new(&FeatureSettings::default()).unwrap();
+fn fast_mel_is_librosas_within_the_bounds() {
     let mut found = MelFrames::default();
-    for name in ["speech", "tones"] {
-        log_mel.mel_into(&clip(name), &mut found).unwrap();
-        let expected = f32s(&format!("{name}_mel"));
-        assert_eq!(found.values.len(), expected.len());
-        for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
-            let difference = f64::from((found - expected).abs());
-            assert!(difference <= fast_bound(expected.into()), "{name} {i}: {found} for {expected}");
+    for settings in both_arithmetics() {
+        let mut log_mel = LogMel::new(&settings).unwrap();
+        for name in ["speech", "tones"] {
+            log_mel.mel_into(&clip(name), &mut found).unwrap();
+            let expected = f32s(&format!("{name}_mel"));
+            assert_eq!(found.values.len(), expected.len());
+            for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
+                let difference = f64::from((found - expected).abs());
+                let within = difference <= fast_bound(expected.into());
+                assert!(within, "{name} {i} in {}: {found} for {expected}", settings.arithmetic.name());
+            }
         }
     }
 }
 
-/// The hardest case for f32: a band with next to nothing in it beside a tone at full scale.
+/// Any samples, loud and soft: noise of any level, and a tone of any frequency and level on it.
+fn any_samples() -> impl Strategy<Value = Vec<i16>> {
+    let parts = (385..3000_usize, 0.0..15.0_f64, 0.0..15.0_f64, 0.0..3.2_f64, any::<u32>());
+    parts.prop_map(|(num_samples, noise_bits, tone_bits, step, seed)| {
+        let mut state = seed;
+        let mut at = |i: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let noise = f64::from(state >> 8) / f64::from(1 << 23) - 1.0;
+            noise_bits.exp2() * noise + tone_bits.exp2() * (step * i as f64).sin()
+        };
+        (0..num_samples).map(|i| at(i).round() as i16).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn fast_mel_of_any_samples_is_within_the_bounds(samples in any_samples()) {
+        let (clip, mut found) = (Clip { samples, rate_hz: 22_050 }, MelFrames::default());
+        for settings in both_arithmetics() {
+            LogMel::new(&settings).unwrap().mel_into(&clip, &mut found).unwrap();
+            let expected = mel::reference(&clip, &settings).unwrap();
+            for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
+                let within = (f64::from(found) - expected).abs() <= fast_bound(expected);
+                prop_assert!(within, "{i} in {}: {found} for {expected}", settings.arithmetic.name());
+            }
+        }
+    }
+}
+
+/// The hardest case: a band with next to nothing in it beside a tone at full scale.
 #[test]
-fn mel_in_f32_stays_within_the_bounds_beside_a_tone_at_full_scale() {
-    let settings = FeatureSettings::default();
-    let mut log_mel = LogMel::new(&settings).unwrap();
+fn fast_mel_stays_within_the_bounds_beside_a_tone_at_full_scale() {
+    both_arithmetics().iter().for_each(check_tones_at_full_scale);
+}
+
+fn check_tones_at_full_scale(settings: &FeatureSettings) {
+    let mut log_mel = LogMel::new(settings).unwrap();
     let mut found = MelFrames::default();
     for hz in [50.0, 440.0, 1000.0, 3333.3, 7900.0, 10_500.0] {
         let at = |i: i32| 32_767.0 * (std::f64::consts::TAU * hz * f64::from(i) / 22_050.0).sin();
         let tone = Clip { samples: (0..8192).map(|i| at(i).round() as i16).collect(), rate_hz: 22_050 };
         log_mel.mel_into(&tone, &mut found).unwrap();
-        let expected = mel::reference(&tone, &settings).unwrap();
+        let expected = mel::reference(&tone, settings).unwrap();
         for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
             assert!((f64::from(found) - expected).abs() <= fast_bound(expected), "{hz} Hz {i}: {found} for {expected}");
         }
@@ -58,7 +102,11 @@ fn mel_in_f32_stays_within_the_bounds_beside_a_tone_at_full_scale() {
 
 #[test]
 fn energy_is_the_norm_numpy_takes() {
-    let mut log_mel = LogMel::new(&FeatureSettings::default()).unwrap();
+    both_arithmetics().iter().for_each(check_energy);
+}
+
+fn check_energy(settings: &FeatureSettings) {
+    let mut log_mel = LogMel::new(settings).unwrap();
     let (mut mel, mut found) = (MelFrames::default(), Vec::new());
     for name in ["speech", "tones"] {
         log_mel.mel_energy_into(&clip(name), &mut mel, &mut found).unwrap();

@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
-use tandem_audio::{DeviceFeatures, FeatureSettings, PitchSettings, SampleRows, Starts, TILE_FRAMES, TILE_SAMPLES};
+use tandem_audio::{
+    Arithmetic, DeviceFeatures, FeatureSettings, PitchSettings, SampleRows, Starts, TILE_FRAMES, TILE_SAMPLES,
+};
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceError, DeviceKind, Event, Stream};
 use tandem_events::Role;
 use tandem_feed::{FeedError, RATE_HZ};
@@ -15,7 +17,8 @@ use super::{BenchContext, BenchError, Spread};
 /// One thing that was timed.
 #[derive(Clone, Debug)]
 pub struct MelRow {
-    /// What: `log-mel`, `log-mel and energy`, `pitch`, `resample 16000 Hz`; `, ragged rows` where they are.
+    /// What: `log-mel`, `log-mel and energy`, `pitch`, `resample 16000 Hz`; `, ragged rows` where they are, and `, two-float`
+    /// in that arithmetic.
     pub work: String,
     /// Recordings of the batch.
     pub rows: u32,
@@ -27,6 +30,8 @@ pub struct MelRow {
     pub hours_per_s: f64,
     /// Launches behind the median.
     pub rounds: usize,
+    /// The median of two-float over that of f64 for the same batch; `None` for f64.
+    pub over_f64: Option<f64>,
 }
 
 /// Rates that recordings often have, beside the features' own.
@@ -97,6 +102,7 @@ struct Bench {
     arena: Arena,
     stream: Stream,
     features: DeviceFeatures,
+    two_float: DeviceFeatures,
     timers: [Event; 2],
     warm_up: usize,
     rounds: usize,
@@ -104,22 +110,18 @@ struct Bench {
 
 impl Bench {
     fn new(device: &Device, warm_up: usize, rounds: usize) -> Result<Bench, BenchError> {
-        let spec = ArenaSpec {
-            role: Role::Data,
-            limit_bytes: ARENA_BYTES,
-            driver_bytes: 0,
-            arena_bytes: ARENA_BYTES,
-            capped: false,
-        };
+        let spec = ArenaSpec::new(Role::Data, ARENA_BYTES);
         let (arena, stream) = (Arena::reserve(device, spec)?, device.stream(false)?);
-        let (settings, pitch) = (FeatureSettings::default(), PitchSettings::default());
-        let features = DeviceFeatures::create(device, &arena, &stream, &settings, &pitch, &RATES_HZ);
-        let features = features.map_err(FeedError::from)?;
+        let create = |arithmetic| {
+            let (settings, pitch) = (FeatureSettings { arithmetic, ..Default::default() }, PitchSettings::default());
+            DeviceFeatures::create(device, &arena, &stream, &settings, &pitch, &RATES_HZ).map_err(FeedError::from)
+        };
+        let (features, two_float) = (create(Arithmetic::F64)?, create(Arithmetic::TwoFloat)?);
         let timers = [device.timer()?, device.timer()?];
-        Ok(Bench { device: device.clone(), arena, stream, features, timers, warm_up, rounds })
+        Ok(Bench { device: device.clone(), arena, stream, features, two_float, timers, warm_up, rounds })
     }
 
-    /// With energy and without.
+    /// With energy and without; rows of one length also in two-float.
     fn log_mel(&self, rows: u32, seconds: f64, spreads: Spreads, found: &mut Vec<MelRow>) -> Result<(), DeviceError> {
         let batch = self.recordings((0..rows).map(|row| samples(spreads.seconds(seconds, row, rows), RATE_HZ)))?;
         let frames = self.frames(&batch)?;
@@ -130,6 +132,13 @@ impl Bench {
             let us =
                 self.time(|| self.features.log_mel(&self.stream, batch.rows(), frames.starts(), mel.view(), energy))?;
             found.push(self.row(&format!("{work}{ragged}"), rows, seconds, us));
+        }
+        if spreads == Spreads::Equal {
+            let us =
+                self.time(|| self.two_float.log_mel(&self.stream, batch.rows(), frames.starts(), mel.view(), None))?;
+            let f64 = found[found.len() - 2].us.median;
+            let row = self.row("log-mel, two-float", rows, seconds, us);
+            found.push(MelRow { over_f64: Some(row.us.median / f64.max(1e-3)), ..row });
         }
         Ok(())
     }
@@ -221,7 +230,7 @@ impl Bench {
     fn row(&self, work: &str, rows: u32, seconds: f64, us: Spread) -> MelRow {
         let hours = f64::from(rows) * seconds / 3600.0;
         let hours_per_s = hours / (us.median.max(1e-3) * 1e-6);
-        MelRow { work: work.to_owned(), rows, seconds, us, hours_per_s, rounds: self.rounds }
+        MelRow { work: work.to_owned(), rows, seconds, us, hours_per_s, rounds: self.rounds, over_f64: None }
     }
 }
 

@@ -17,7 +17,7 @@ use tandem_plan::{CorpusFacts, Hardware, Plan, Reason, Refusal, SettingError, Se
 use tandem_train::{RunListener, RunSchedule, StepLoop, StepReport, ValidationReport};
 
 use super::BenchError;
-use crate::validate::{counted, free};
+use crate::held_memory::{HeldMemory, counted, held};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, Launched, card_of, identity, launch};
 use tandem_launch::{Peak, Sampler};
@@ -48,7 +48,7 @@ pub fn smallest(settings: &Settings, hardware: &Hardware, corpus: &CorpusFacts) 
     let plan = solve(&free_choice)?;
     // Spelled out, so that a smaller limit is refused and not met with a smaller batch.
     let batch = plan.batch_size.to_string();
-    let limits_mb = [&plan.data, &plan.model].map(|role| mib_ceil(role.smallest_limit_bytes()));
+    let limits_mb = [&plan.data, &plan.model].map(|role| mib_ceil(role.smallest_limit_bytes));
     let with = |[data, model]: [u64; 2]| {
         let limits = [("data-gpu-memory", data), ("model-gpu-memory", model)].map(|(name, mb)| (name, mb.to_string()));
         let [data, model] = limits;
@@ -77,8 +77,8 @@ pub struct MemoryReport {
     pub cards: Vec<Peak>,
     /// Device and page-locked allocations during the steps, by our count.
     pub allocations: [u64; 2],
-    /// Free bytes of each card before and after the steps, by the driver; none on the CPU, where everybody moves it.
-    pub free_bytes: Option<[Vec<u64>; 2]>,
+    /// Memory of each card before and after the steps, by the driver; none on the CPU, where everybody changes it.
+    pub held: Option<[Vec<HeldMemory>; 2]>,
     /// Steps that were run.
     pub steps: usize,
     /// Validations, and checkpoints, during the steps.
@@ -128,10 +128,17 @@ impl MemoryReport {
         for (count, what) in self.allocations.iter().zip(["device", "page-locked"]).filter(|(count, _)| **count > 0) {
             broken.push(format!("{count} {what} allocations after warm-up"));
         }
-        if let Some([before, after]) = self.free_bytes.as_ref().filter(|[before, after]| before != after) {
-            broken.push(format!("the driver's free memory went from {before:?} to {after:?} bytes during the steps"));
+        for (before, after) in self.grown() {
+            let [before, after] = [before, after].map(|held| held.process_bytes.unwrap_or_default());
+            broken.push(format!("the process's memory grew from {before} to {after} bytes during the steps"));
         }
         broken
+    }
+
+    /// The cards on which this process held more after the steps than before, as far as the driver tells.
+    pub fn grown(&self) -> impl Iterator<Item = (&HeldMemory, &HeldMemory)> {
+        let pairs = self.held.iter().flat_map(|[before, after]| before.iter().zip(after));
+        pairs.filter(|(before, after)| before.grew(after) == Some(true))
     }
 }
 
@@ -179,7 +186,7 @@ pub fn run(
         roles: Role::BOTH.map(report).to_vec(),
         cards: if on_cpu { Vec::new() } else { peaks },
         allocations: [after.allocations[0] - before.allocations[0], after.allocations[1] - before.allocations[1]],
-        free_bytes: (!on_cpu && !roles.model.arena.is_split()).then_some([before.free_bytes, after.free_bytes]),
+        held: (!on_cpu && !roles.model.arena.is_split()).then_some([before.held, after.held]),
         steps,
         between: [validations, checkpoints],
     };
@@ -221,12 +228,12 @@ impl RunListener for Watch<'_> {
 /// The counters of our own, and the driver's.
 struct MemoryReading {
     allocations: [u64; 2],
-    free_bytes: Vec<u64>,
+    held: Vec<HeldMemory>,
 }
 
 fn read_memory(machine: &Machine, cards: &[usize; 2]) -> Result<MemoryReading, BenchError> {
     let mut cards = cards.to_vec();
     cards.dedup();
     let sums = counted(machine, &cards).into_iter().fold([0, 0], |[device, pinned], (d, p)| [device + d, pinned + p]);
-    Ok(MemoryReading { allocations: sums, free_bytes: free(machine, &cards)? })
+    Ok(MemoryReading { allocations: sums, held: held(machine, &cards)? })
 }

@@ -7,9 +7,10 @@ use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
 use tandem_device::{ArenaSpec, DType, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_feed::{
-    BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, MELS, NUM_BUCKETS,
-    Recordings, TrainingSet,
+    Arithmetic, BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, MELS,
+    NUM_BUCKETS, Recordings, TrainingSet,
 };
+use tandem_pipeline::CoreSet;
 
 use super::BenchError;
 
@@ -28,10 +29,16 @@ pub struct BenchContext {
     pub machine: Machine,
     /// The data role's and the model role's.
     pub cards: [usize; 2],
+    /// The arithmetic of the features.
+    pub arithmetic: Arithmetic,
     /// How batches reach the model device.
     pub route: Route,
     /// Why this route.
     pub route_why: String,
+    /// One in so many batches is verified after its transfer; none if no batch is.
+    pub verify_every: Option<u64>,
+    /// The cores of the feed's threads, if they are bound to some.
+    pub cores: Option<CoreSet>,
     /// Batches prefetched on the data side, and slots towards the model.
     pub slots: [u64; 2],
     /// Page-locked batches that threads decode into.
@@ -82,14 +89,23 @@ impl BenchContext {
     ) -> Result<RunningFeed, BenchError> {
         let plan = self.plan(&served.training_set, &buckets);
         let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        let data = arena(Role::Data, sum(plan.data_lines()));
-        let model = arena(Role::Model, sum(plan.model_lines()) + beside(&plan));
+        let data = self.arena(Role::Data, &plan, sum(plan.data_lines()));
+        let model = self.arena(Role::Model, &plan, sum(plan.model_lines()) + beside(&plan));
         let data = RoleSetup { card: self.cards[0], arena: data };
         let model = RoleSetup { card: self.cards[1], arena: model };
         let roles = Isolation::set_up(&self.machine, data, model)?;
         let stages = Arc::new(Stages { times: Mutex::default(), further: self.emitter.clone() });
         let spec = self.spec(served, buckets, &plan, Emitter::to(stages.clone()));
         Ok(RunningFeed { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })
+    }
+
+    /// An arena of whole granules that holds `bytes`, in whole blocks each, slots included.
+    fn arena(&self, role: Role, plan: &FeedPlan, bytes: u64) -> ArenaSpec {
+        let is_peer = self.route.needs_peer_access() && self.cards[0] != self.cards[1];
+        let slots_bytes = if is_peer { plan.slots_bytes(role) } else { 0 };
+        let peer_bytes = round_up(slots_bytes, POOL_GRANULE);
+        let arena_bytes = peer_bytes + round_up(round_up(bytes - slots_bytes, BLOCK_ALIGN), POOL_GRANULE);
+        ArenaSpec { peer_bytes, ..ArenaSpec::new(role, arena_bytes) }
     }
 
     fn plan(&self, training_set: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
@@ -104,12 +120,13 @@ impl BenchContext {
             pinned_uploads: self.pinned_uploads,
             table_bytes: training_set.table_bytes(),
             cached_pitches: 0,
+            verify_every: self.verify_every,
         }
     }
 
     fn spec(&self, served: &Served, buckets: BucketPlan, plan: &FeedPlan, emitter: Emitter) -> FeedSpec {
         FeedSpec {
-            training_set: Arc::clone(&served.training_set),
+            training_set: Arc::new(served.training_set.with_arithmetic(self.arithmetic)),
             buckets,
             evaluates: false,
             plan: plan.clone(),
@@ -123,15 +140,10 @@ impl BenchContext {
             cache: served.cache.clone(),
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
+            cores: self.cores.clone(),
             emitter,
         }
     }
-}
-
-/// An arena of whole granules that holds `bytes`, in whole blocks each.
-fn arena(role: Role, bytes: u64) -> ArenaSpec {
-    let arena_bytes = round_up(round_up(bytes, BLOCK_ALIGN), POOL_GRANULE);
-    ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false }
 }
 
 /// Collects the stage times and forwards every event.

@@ -19,7 +19,7 @@ fn reals(seed: u64, count: u32) -> Vec<bf16> {
 fn gemm(machine: &Machine) -> (Vec<f64>, Vec<f64>) {
     let device = machine.open(0).unwrap();
     let arena_bytes = 32 << 20;
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, arena_bytes);
     let arena = Arena::reserve(&device, spec).unwrap();
     let stream = device.stream(true).unwrap();
     let gemm = device.load(&GEMM_BF16).unwrap();

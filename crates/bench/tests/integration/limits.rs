@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::Speeches;
 use tandem_bench::validate::validate;
-use tandem_device::sim::SimFault;
-use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, RoleSetup, SimSpec};
+use tandem_device::sim::{Link, SimFault};
+use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, RoleSetup, Route, SimSpec};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_launch::Sampler;
+use tandem_launch::inventory::Resolved;
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +29,7 @@ fn on(card: usize, arena: ArenaSpec) -> RoleSetup {
 fn careless(machine: &Machine) -> Isolation {
     let spec = |role| {
         let arena_bytes = 64 * MIB;
-        ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
+        ArenaSpec { capped: true, ..ArenaSpec::new(role, arena_bytes) }
     };
     Isolation::set_up(machine, on(0, spec(Role::Data)), on(0, spec(Role::Model))).unwrap()
 }
@@ -69,6 +70,7 @@ fn two_cards_are_held_to_their_own_limits() {
         limit_bytes: (driver_mb + 64) * MIB,
         driver_bytes: driver_mb * MIB,
         arena_bytes: 64 * MIB,
+        peer_bytes: 0,
         capped: true,
     };
     let tight = Isolation::set_up(&machine, on(0, spec(Role::Data, 100)), on(1, spec(Role::Model, 2000))).unwrap();
@@ -113,6 +115,30 @@ fn a_driver_that_takes_more_than_its_table_stops_the_start() {
     assert!(breach, "{error}");
 }
 
+/// Peer access between two cards takes memory that no card has alone.
+#[test]
+fn a_pair_is_planned_with_what_both_contexts_and_peer_access_take() {
+    let speeches = Speeches::new(0.7);
+    let spec = SimSpec::new(2, 24 << 30).with_link(Link::Nvlink);
+    let pair = [("data-gpu", "0"), ("model-gpu", "1"), ("enable-memory-isolation", "true"), ("batch-size", "2")];
+    let (resolved, corpora) = speeches.resolve(Some(&spec), &pair);
+    assert_eq!(resolved.plan.transfer.route, Route::Peer);
+    speeches.launch(&resolved, &corpora).map(drop).expect("the plan of the pair fits");
+    // The same plan from what each card takes alone.
+    let mut alone = Resolved { machine: Machine::simulated(spec.clone()), ..resolved };
+    for role in [&mut alone.plan.data, &mut alone.plan.model] {
+        let lone_bytes = role.driver_bytes - 64 * MIB;
+        (role.driver_bytes, role.planned_bytes) = (lone_bytes, role.planned_bytes - 64 * MIB);
+    }
+    let error = speeches.launch(&alone, &corpora).map(drop).unwrap_err();
+    let grew = matches!(error.device(), Some(DeviceError::Isolation(IsolationError::DriverGrew { .. })));
+    assert!(grew, "{error}");
+    // Through the host no peer access is enabled, and none is planned.
+    let (bounce, corpora) = speeches.resolve(Some(&spec), &[&pair[..], &[("transfer", "bounce")]].concat());
+    assert_eq!(bounce.plan.model.driver_bytes, alone.plan.model.driver_bytes);
+    speeches.launch(&bounce, &corpora).map(drop).expect("the plan without peer access fits");
+}
+
 #[test]
 fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
     let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
@@ -121,6 +147,7 @@ fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
         limit_bytes: 1024 * MIB,
         driver_bytes: 64 * MIB,
         arena_bytes: 64 * MIB,
+        peer_bytes: 0,
         capped: false,
     };
     let roles = Isolation::set_up(&machine, on(0, spec(Role::Data)), on(0, spec(Role::Model))).unwrap();

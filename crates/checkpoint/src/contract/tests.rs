@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use tandem_audio::Arithmetic;
 use tandem_text::{Language, Phonemizer, Script, SymbolTable};
 
 use super::*;
@@ -97,7 +98,7 @@ fn the_schema_of_format_3_is_this() {
         },
         "features": {
             "rate_hz": 22_050, "n_fft": 1024, "win_samples": 1024, "hop_samples": 256, "n_mels": 2, "fmin_hz": 0.0,
-            "fmax_hz": 8000.0, "floor": 1e-5,
+            "fmax_hz": 8000.0, "floor": 1e-5, "arithmetic": "f64",
         },
         "mel_statistics": { "mean": -5.1, "std": 2.2, "band_means": [-4.9, -5.3] },
         "compute_dtype": "bf16",
@@ -148,6 +149,24 @@ fn dims_and_features_convert_both_ways() {
     assert_eq!(text.vocabulary(), Vocabulary { symbols: 4, languages: 2 });
     let with_harakat = ModelText { keep_harakat: true, ..text };
     assert_eq!(with_harakat.options().harakat, Harakat::Keep);
+}
+
+#[test]
+fn the_arithmetic_of_features_is_stored_by_its_name_and_is_f64_where_it_is_missing() {
+    let parse = |change: &dyn Fn(&mut Value)| {
+        let mut value: Value = serde_json::from_slice(&contract().to_json().unwrap()).unwrap();
+        change(&mut value["features"]);
+        ModelContract::parse(&serde_json::to_vec(&value).unwrap(), "model.json".as_ref())
+    };
+    for arithmetic in Arithmetic::ALL {
+        let found = parse(&|features| features["arithmetic"] = arithmetic.name().into()).unwrap();
+        assert_eq!(found.features.arithmetic, arithmetic);
+        assert_eq!(serde_json::to_value(found.features).unwrap()["arithmetic"], arithmetic.name());
+    }
+    let older = parse(&|features| drop(features.as_object_mut().unwrap().remove("arithmetic").unwrap())).unwrap();
+    assert_eq!(older.features.arithmetic, Arithmetic::F64);
+    let error = parse(&|features| features["arithmetic"] = "f16".into()).unwrap_err().to_string();
+    assert!(error.contains("f16"), "{error}");
 }
 
 #[test]

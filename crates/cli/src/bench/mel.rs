@@ -46,8 +46,14 @@ fn report(rows: &[MelRow], kind: DeviceKind) -> BenchOutput {
             "high_us": row.us.high,
             "audio_hours_per_s": row.hours_per_s,
             "rounds": row.rounds,
+            "over_f64": row.over_f64,
             "goal_met": met,
         }));
+    }
+    for row in rows {
+        let Some(over_f64) = row.over_f64 else { continue };
+        let (rows, seconds) = (row.rows, row.seconds);
+        table.note(format!("two-float takes {over_f64:.2} × the time of f64 for {rows} × {seconds} s"));
     }
     if let Some(goal) = goal {
         table.note(format!(

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
+use tandem_bench::held_memory::HeldMemory;
 use tandem_device::DeviceKind;
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_launch::inventory::Inventory;
@@ -174,11 +175,11 @@ fn show_cards(report: &MemoryReport, setup: &BenchSetup, output: &mut BenchOutpu
     let met = device + pinned == 0;
     let grown =
         format!("{} {device} device and {pinned} page-locked allocations after warm-up; goal: 0", sign(Some(met)));
-    let freed = report.free_bytes.as_ref().map(|[before, after]| {
-        let list = |bytes: &[u64]| bytes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-        let sign = sign(Some(before == after));
-        format!("{sign} free bytes reported by the driver before and after: {} and {}", list(before), list(after))
-    });
+    let has_grown = report.grown().next().is_some();
+    let compared = report.held.as_ref().map(|[before, after]| compared(before, after, sign(Some(!has_grown))));
+    let held = |at: usize, of: fn(&HeldMemory) -> Option<u64>| {
+        report.held.as_ref().map(|held| held[at].iter().map(of).collect::<Vec<_>>())
+    };
     output.rows.push(json!({
         "table": "growth",
         "steps": report.steps,
@@ -186,11 +187,30 @@ fn show_cards(report: &MemoryReport, setup: &BenchSetup, output: &mut BenchOutpu
         "checkpoints": report.between[1],
         "device_allocations": device,
         "pinned_allocations": pinned,
-        "free_bytes_before": report.free_bytes.as_ref().map(|[before, _]| before),
-        "free_bytes_after": report.free_bytes.as_ref().map(|[_, after]| after),
-        "goal_met": met && report.free_bytes.as_ref().is_none_or(|[before, after]| before == after),
+        "process_bytes_before": held(0, |held| held.process_bytes),
+        "process_bytes_after": held(1, |held| held.process_bytes),
+        "free_bytes_before": held(0, |held| Some(held.free_bytes)),
+        "free_bytes_after": held(1, |held| Some(held.free_bytes)),
+        "goal_met": met && !has_grown,
     }));
     table.note(grown);
-    table.note(freed.unwrap_or_else(|| "free memory is not compared: other processes change it too".to_owned()));
+    table.note(compared.unwrap_or_else(|| "free memory is not compared: other processes change it too".to_owned()));
     output.text += &table.show();
+}
+
+/// The line about memory before and after the steps: of this process, or of the card if the driver does not report that.
+fn compared(before: &[HeldMemory], after: &[HeldMemory], sign: String) -> String {
+    let list = |bytes: Vec<u64>| bytes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let process =
+        |held: &[HeldMemory]| held.iter().map(|held| held.process_bytes).collect::<Option<Vec<u64>>>().map(list);
+    match (process(before), process(after)) {
+        (Some(before), Some(after)) => {
+            format!("{sign} bytes of this process reported by the driver before and after: {before} and {after}")
+        }
+        _ => {
+            let free = |held: &[HeldMemory]| list(held.iter().map(|held| held.free_bytes).collect());
+            let (before, after) = (free(before), free(after));
+            format!("free bytes of the cards before and after, other processes included: {before} and {after}")
+        }
+    }
 }

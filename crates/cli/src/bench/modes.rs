@@ -4,7 +4,6 @@ use serde_json::json;
 use tandem_bench::auto_mode::TimedRuns;
 use tandem_bench::benchmarks::modes::{self, ModeRow, ModesReport};
 use tandem_device::bytes::mib_ceil;
-use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 
 use super::setup::BenchSetup;
@@ -13,6 +12,7 @@ use super::{BenchArgs, BenchOutput, training};
 use crate::args::PlanArgs;
 use crate::auto;
 use crate::exit::Exit;
+use crate::pair_checks;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
@@ -30,7 +30,7 @@ pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> 
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let candidates = modes::field(&args.plan.settings, &setup.resolved.hardware).map_err(refused)?;
     screen.progress(&format!("Timing {} modes...", candidates.len()))?;
-    let survey = || Inventory::survey(args.plan.sim.clone());
+    let survey = || pair_checks::survey(&args.plan);
     let (folder, emitter) = (Scratch::new()?, setup.context.emitter.clone());
     let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, folder.path(), emitter);
     timed_runs = timed_runs.of_steps(args.steps);

@@ -10,11 +10,13 @@ use tandem_device::DeviceKind;
 use tandem_events::Emitter;
 use tandem_feed::{CacheSpec, TrainingSet};
 use tandem_launch::inventory::{Inventory, Resolved, host_facts};
+use tandem_launch::launch::feed_cores;
 use tandem_plan::setting::Id;
 
 use super::BenchArgs;
 use crate::data::FoundCorpus;
 use crate::exit::Exit;
+use crate::pair_checks;
 use crate::plan;
 use crate::screen::Screen;
 
@@ -105,7 +107,7 @@ impl BenchSetup {
 
 /// Surveys the machine.
 pub(super) fn survey(args: &BenchArgs) -> Result<Inventory, Exit> {
-    Ok(Inventory::survey(args.plan.sim.clone()).context("cannot read the GPUs")?)
+    Ok(pair_checks::survey(&args.plan).context("cannot read the GPUs")?)
 }
 
 fn bench_context(resolved: &Resolved, args: &BenchArgs) -> BenchContext {
@@ -113,8 +115,11 @@ fn bench_context(resolved: &Resolved, args: &BenchArgs) -> BenchContext {
     BenchContext {
         machine: resolved.machine.clone(),
         cards: [plan.data.card.unwrap_or(0), plan.model.card.unwrap_or(0)],
+        arithmetic: plan.arithmetic.arithmetic,
         route: plan.transfer.route,
         route_why: plan.transfer.why.clone(),
+        verify_every: plan.feed.verify_every,
+        cores: feed_cores(plan),
         slots: [plan.feed.data_slots, plan.feed.model_slots],
         pinned_uploads: plan.feed.pinned_uploads,
         threads: [plan.threads as usize, plan.max_threads as usize],

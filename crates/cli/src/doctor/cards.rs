@@ -4,7 +4,7 @@ use tandem_device::bytes::show;
 use tandem_device::library::{FoundLibrary, LibraryError, Search, survey};
 use tandem_device::{DeviceError, DeviceKind};
 use tandem_launch::inventory::Inventory;
-use tandem_plan::CardFacts;
+use tandem_plan::{CardFacts, explain_visibility};
 
 use crate::exit::Exit;
 
@@ -31,7 +31,13 @@ pub(super) fn examine(
         }
     };
     // Without GPUs, the line of the driver says why.
-    hardware.cards.iter().filter(|_| hardware.kind != DeviceKind::Cpu).try_for_each(|facts| card(facts, report))?;
+    let undo = hardware.visibility.as_ref().and_then(|visibility| visibility.undo.as_deref());
+    let cards = hardware.cards.iter().filter(|_| hardware.kind != DeviceKind::Cpu);
+    cards.into_iter().try_for_each(|facts| card(facts, undo, report))?;
+    if let Some(numbers) = explain_visibility(hardware) {
+        let (numbers, _) = numbers.split_once('\n').unwrap_or((&numbers, ""));
+        report.note(numbers)?;
+    }
     let pairs =
         |reader: usize| (0..hardware.cards.len()).filter(move |owner| *owner != reader).map(move |o| (reader, o));
     for (reader, owner) in (0..hardware.cards.len()).flat_map(pairs) {
@@ -75,12 +81,13 @@ fn report_failed(error: &LibraryError, report: &mut DoctorReport<'_>) -> Result<
     report.bad(&error.to_string(), &format!("{advice}; --mode cpu works until then"))
 }
 
-fn card(CardFacts { card, reading, .. }: &CardFacts, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+fn card(facts: &CardFacts, undo: Option<&str>, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+    let CardFacts { card, reading, .. } = facts;
     let (major, minor) = card.capability;
     let (free, total) = (show(reading.free_bytes), show(reading.total_bytes));
     let text = format!("{card}, compute capability {major}.{minor}, {free} of {total} free");
     if let Some(by) = &card.hidden_by {
-        report.warning(&format!("{text}, hidden by {by}"), "unset it to use this GPU")?;
+        report.warning(&format!("{text}, hidden by {by}"), undo.unwrap_or("it cannot be used from here"))?;
     } else if card.capability < MIN_CAPABILITY {
         let (major, minor) = MIN_CAPABILITY;
         report

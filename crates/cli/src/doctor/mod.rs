@@ -1,11 +1,16 @@
 //! `tandem doctor`: checks this machine step by step and writes one report file for a bug report.
 //!
+//! With `--pair` it measures two cards instead: [`pair`].
+//!
 //! Every failed check says what to do. A failed check does not stop the ones after it. The file has no transcripts, no user
 //! names and no home folders.
 
 mod cards;
 mod host;
 mod last_run;
+mod pair;
+mod pair_table;
+mod pci;
 mod private;
 mod report;
 mod short_profile;
@@ -15,7 +20,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_plan::{plan_json, print_config, quoted, show_plan, show_short};
@@ -23,6 +28,7 @@ use tandem_plan::{plan_json, print_config, quoted, show_plan, show_short};
 use crate::args::{PlanArgs, path};
 use crate::data;
 use crate::exit::{Exit, FAILED};
+use crate::pair_checks;
 use crate::plan::details;
 use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
@@ -34,31 +40,41 @@ use self::report::DoctorReport;
 /// The first words of every report. A file with another start is not a report and is never overwritten.
 const HEADER: &str = "tandem doctor";
 const DEFAULT_FILE: &str = "tandem-doctor.txt";
+const PAIR_HELP: &str = "Measure two GPUs as a pair instead, by number or UUID, e.g. 0,1 [file: tandem-pair.json]";
+/// More than any report has.
+const LONGEST_REPORT: u64 = 16 << 20;
 
 /// Arguments of `tandem doctor`.
 pub(crate) struct DoctorArgs {
     pub(crate) plan: PlanArgs,
     output: Option<PathBuf>,
+    /// `--pair A,B`
+    pair: Option<String>,
 }
 
 pub(crate) fn command() -> Command {
     Command::new("doctor")
         .about("Check this machine step by step and write one report file for a bug report")
         .arg(path("output", "Report file [default: tandem-doctor.txt; none with --json]").short('o'))
+        .arg(Arg::new("pair").long("pair").value_name("A,B").allow_hyphen_values(true).help(PAIR_HELP))
 }
 
 pub(crate) fn parse(matches: &ArgMatches, plan: PlanArgs) -> DoctorArgs {
-    DoctorArgs { plan, output: matches.get_one::<PathBuf>("output").cloned() }
+    let (output, pair) = (matches.get_one::<PathBuf>("output").cloned(), matches.get_one::<String>("pair").cloned());
+    DoctorArgs { plan, output, pair }
 }
 
 pub(crate) fn run(args: &DoctorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     args.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+    if let Some(text) = &args.pair {
+        return pair::run(&pair::parse(text)?, &args.plan, args.output.as_deref(), screen);
+    }
     let file = match (&args.output, args.plan.json) {
         (None, true) => None,
         (output, _) => Some(output.clone().unwrap_or_else(|| DEFAULT_FILE.into())),
     };
     // Checked now, before minutes are spent on the report.
-    file.as_deref().map_or(Ok(()), check_writable)?;
+    file.as_deref().map_or(Ok(()), |file| check_writable(file, |bytes| bytes.starts_with(HEADER.as_bytes())))?;
     let mut report = DoctorReport::new(screen);
     let plan = examine(&args.plan, screen, &mut report)?;
     let private = Private::from_env();
@@ -82,7 +98,7 @@ fn examine(args: &PlanArgs, screen: &Screen, report: &mut DoctorReport<'_>) -> R
     report.section("Computer")?;
     host::examine(&folder, screen.is_plain(), report)?;
     report.section("GPUs and libraries")?;
-    let inventory = Inventory::survey(args.sim.clone());
+    let inventory = pair_checks::survey(args);
     cards::examine(args.sim.is_some(), &inventory, report)?;
     report.section("Plan")?;
     let planned = match inventory {
@@ -180,13 +196,13 @@ fn document(args: &DoctorArgs, report: &DoctorReport<'_>, plan: Option<Value>) -
     })
 }
 
-/// Checks that the report can be written: the file does not exist, or is an earlier report.
-fn check_writable(file: &Path) -> Result<(), Exit> {
-    let mut head = Vec::new();
-    match fs::File::open(file).and_then(|found| found.take(HEADER.len() as u64).read_to_end(&mut head)) {
+/// Checks that the report can be written: the file does not exist, is empty, or is an earlier report.
+fn check_writable(file: &Path, is_report: impl Fn(&[u8]) -> bool) -> Result<(), Exit> {
+    let mut bytes = Vec::new();
+    match fs::File::open(file).and_then(|found| found.take(LONGEST_REPORT).read_to_end(&mut bytes)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(cannot_write(file, &error)),
-        Ok(_) if head == HEADER.as_bytes() || head.is_empty() => {}
+        Ok(_) if bytes.is_empty() || is_report(&bytes) => {}
         Ok(_) => {
             return Err(Exit::Usage(format!(
                 "❌ --output: this file exists and is not a report of tandem doctor; give another: {}",

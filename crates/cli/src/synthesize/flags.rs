@@ -80,7 +80,7 @@ pub(crate) fn command() -> Command {
             value("seed", "N", "Random seed; the same seed gives the same audio [default: 1234]")
                 .value_parser(value_parser!(u64)),
         )
-        .arg(value("gpu", "I", "GPU to run on [default: the one with the most free memory, else the CPU]"))
+        .arg(value("gpu", "GPU", "GPU to run on: its number in nvidia-smi, or its UUID [default: the one with the most free memory, else the CPU]"))
         .arg(value("mode", "MODE", "cpu: run without a GPU"))
         .arg(sim())
         .arg(json())

@@ -62,7 +62,7 @@ pub(super) fn exit_of(flag: &str, error: SynthError) -> Exit {
         | SynthError::NoSuchVoice { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
         SynthError::Rate { .. } => Exit::Usage(format!("❌ --speaking-rate: {error}")),
         SynthError::NoRoom { .. } => {
-            Exit::Usage(format!("❌ {error}\n   Use another GPU (--gpu I) or the CPU (--mode cpu)"))
+            Exit::Usage(format!("❌ {error}\n   Use another GPU (--gpu GPU) or the CPU (--mode cpu)"))
         }
         other => Exit::Failed(anyhow::Error::new(other).context(flag.to_owned())),
     }

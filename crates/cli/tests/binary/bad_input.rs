@@ -65,8 +65,9 @@ fn invalid_counts() {
             refused(&tandem(&format!("{TWO} {flag} {count}")), &[flag, "expected a whole number", count]);
         }
     }
-    for index in ["-1", "x", "0.5"] {
-        refused(&tandem(&format!("plan --sim 2x24GiB --gpu {index}")), &["--gpu", "expected a whole number", index]);
+    for name in ["-1", "x", "0.5", "1024", "GPU-", "GPU-8f2d/"] {
+        let expected = "expected a GPU number from 0 to 1023, or a UUID or the start of one (`GPU-8f2d`)";
+        refused(&tandem(&format!("plan --sim 2x24GiB --gpu {name}")), &["--gpu", expected, name]);
     }
 }
 
@@ -86,7 +87,8 @@ fn invalid_words_and_times() {
 fn invalid_simulated_machines() {
     let cards = "x 2 2x x24GiB 0x24GiB 65x24GiB -1x24GiB 2x24 2xGiB 2x1MiB 2x0GiB 2x99999999999999999999GiB 2x24gib \
                  8GiB 8GiB+ +8GiB 8GiB+16 8GiB+1MiB 60x8GiB+5x8GiB";
-    let options = ", ,warp ,held= ,held=25GiB ,seed=x ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
+    let options =
+        ", ,warp ,held= ,held=25GiB ,seed=x ,skew=10001 ,hidden=2 ,peers=1 ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
     let options = options.split(' ').map(|option| format!("2x24GiB{option}"));
     for spec in cards.split(' ').map(str::to_owned).chain(options).chain([String::new(), "２x24GiB".to_owned()]) {
         let ran = TandemCommand::new("plan").arg("--sim").arg(&spec).run();
@@ -131,7 +133,7 @@ fn invalid_configs() {
     check(b"data:\n\t- x\n", &["c.yaml:2", "not YAML"]);
     check(b"- a\n- b\n", &["c.yaml:1", "expected sections, found a list"]);
     check(b"data: 5\n", &["c.yaml:1", "data"]);
-    check(b"data:\n  gpu: [0, 1]\n", &["c.yaml:2: data.gpu: expected a whole number", "found a list"]);
+    check(b"data:\n  gpu: [0, 1]\n", &["c.yaml:2: data.gpu: expected a GPU number", "found a list"]);
     check(b"training:\n  batch_size: many\n", &["c.yaml:2: training.batch_size: expected a whole number", "`many`"]);
     check(b"training:\n  batch_size: 0\n", &["c.yaml:2: training.batch_size", "`0`"]);
     check(b"data:\n  share_gpu: perhaps\n", &["c.yaml:2: data.share_gpu: expected true or false"]);

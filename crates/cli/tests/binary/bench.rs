@@ -106,9 +106,13 @@ fn handoff_has_four_figures_and_lines_are_marked_as_simulated() {
 fn mel_times_every_feature() {
     let rows = rows(TandemCommand::new("bench mel --steps 1 --sim 2x24GiB"), "mel", true);
     let work: Vec<&str> = rows.iter().map(|row| row["work"].as_str().unwrap()).collect();
-    let log_mel = ["log-mel", "log-mel and energy", "log-mel, ragged rows", "log-mel and energy, ragged rows"];
-    assert_eq!((&work[..4], work[4]), (&log_mel[..], "pitch"));
-    assert!(work[5..].iter().all(|work| work.starts_with("resample ")) && work.len() == 9);
+    let [equal, ragged] =
+        ["", ", ragged rows"].map(|rows| ["log-mel", "log-mel and energy"].map(|w| format!("{w}{rows}")));
+    assert_eq!(work[..5], [&equal[0], &equal[1], "log-mel, two-float", &ragged[0], &ragged[1]]);
+    assert_eq!(work[5], "pitch");
+    let over_f64 = rows[2]["median_us"].as_f64().unwrap() / rows[0]["median_us"].as_f64().unwrap();
+    assert!((rows[2]["over_f64"].as_f64().unwrap() / over_f64 - 1.0).abs() < 1e-9, "{rows:?}");
+    assert!(work[6..].iter().all(|work| work.starts_with("resample ")) && work.len() == 10);
     rows.iter().for_each(|row| has_numbers(row, &["median_us", "low_us", "high_us", "audio_hours_per_s"]));
 }
 

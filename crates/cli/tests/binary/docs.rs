@@ -147,6 +147,11 @@ fn the_commands_of_troubleshooting_work() {
     run_page("troubleshooting.md", 10);
 }
 
+#[test]
+fn the_commands_of_two_cards_work() {
+    run_page("two-cards.md", 7);
+}
+
 /// The depths of headings, and the messages in bold code: what a translation shares besides its blocks.
 fn outline(page: &str) -> (Vec<usize>, Vec<String>) {
     let mut inside = false;
@@ -175,7 +180,7 @@ fn messages(prose: &str) -> Vec<String> {
 
 #[test]
 fn persian_pages_have_the_commands_and_messages_of_the_english_ones() {
-    for name in ["quick-start.md", "troubleshooting.md"] {
+    for name in ["quick-start.md", "troubleshooting.md", "two-cards.md"] {
         let (english, persian) = (page(name), page(&format!("fa/{name}")));
         let head = |page: &str| page.lines().take(6).collect::<Vec<_>>().join("\n");
         assert!(head(&english).contains(&format!("(fa/{name})")), "{name}");
@@ -190,11 +195,12 @@ fn persian_pages_have_the_commands_and_messages_of_the_english_ones() {
 
 #[test]
 fn links_of_the_pages_lead_to_files() {
-    for name in ["quick-start.md", "troubleshooting.md", "fa/quick-start.md", "fa/troubleshooting.md"] {
-        let text = page(name);
+    let pages = ["quick-start.md", "troubleshooting.md", "two-cards.md"];
+    for name in pages.into_iter().flat_map(|name| [name.to_owned(), format!("fa/{name}")]) {
+        let text = page(&name);
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
         for target in targets.filter(|target| !target.is_empty() && !target.starts_with("https://")) {
-            let path = root().join("docs").join(name).with_file_name(target);
+            let path = root().join("docs").join(&name).with_file_name(target);
             assert!(path.is_file(), "{name}: {target}");
         }
     }

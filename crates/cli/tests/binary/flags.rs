@@ -13,7 +13,7 @@ use tandem_plan::setting::{SETTINGS, SettingKind};
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
-use crate::{init_from, languages};
+use crate::{init_from, languages, verified_transfers};
 
 mod each_value;
 mod file_opens;
@@ -147,6 +147,7 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("lexicon", Some(languages::a_lexicon_is_part_of_the_model)),
         ("harakat", Each(each_value::harakat)),
         ("cache", Each(each_value::cache)),
+        ("feature-arithmetic", Each(each_value::feature_arithmetic)),
         ("max-bad-fraction", Some(max_bad_fraction)),
         ("checkpoint-dir", Some(ends)),
         ("epochs", Some(ends)),
@@ -178,6 +179,7 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("model-gpu-memory", Some(limits)),
         ("model-start-delay", Some(start)),
         ("transfer", Each(each_value::transfer)),
+        ("verify-transfers", Some(verified_transfers::one_in_n_batches_is_verified)),
         ("enable-static-shapes", Each(each_value::enable_static_shapes)),
         ("tensorboard-dir", Some(exporters)),
         ("prometheus", Some(exporters)),

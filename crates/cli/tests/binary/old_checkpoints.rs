@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::command::TandemCommand;
+use crate::command::{TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::copy_of_demo;
 
@@ -51,8 +51,16 @@ fn one_speaker() -> TempFolder {
 }
 
 fn train(corpus: &TempFolder, run: &Path) -> TandemCommand {
-    let line = "train --model-size nano --batch-size 2 --mode cpu --buffer-size 4 --max-mel-frames 300 --max-steps 6";
-    TandemCommand::new(line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(run)
+    train_on("--mode cpu", corpus, run)
+}
+
+fn train_on(device: &str, corpus: &TempFolder, run: &Path) -> TandemCommand {
+    let line = "train --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 300 --max-steps 6";
+    TandemCommand::new(&format!("{line} {device}"))
+        .arg("--train-data")
+        .arg(corpus.path(""))
+        .arg("--checkpoint-dir")
+        .arg(run)
 }
 
 /// The loss of every step in the run log.
@@ -97,4 +105,20 @@ fn a_run_of_format_1_resumes_as_in_the_version_that_wrote_it() {
     let english = serde_json::json!({ "tag": "en", "phonemizer": "dictionary", "script": "Latn" });
     assert_eq!((&model["text"]["languages"][0], &model["text"]["language_embedding"]), (&english, &false.into()));
     speaks(&run.join("checkpoint-00000006"), &folder);
+}
+
+/// It was trained on features in f64, whatever a new run on that card would get.
+#[test]
+fn a_run_of_format_1_keeps_f64_on_a_card_with_few_f64_units() {
+    let (folder, corpus) = (TempFolder::new(), one_speaker());
+    let run = old_run(&folder);
+    let ran = train_on("--sim 1x24GiB,cc=8.6 --no-mixed-precision", &corpus, &run).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["features stay in f64, as in the checkpoint; a new run here would use two-float"]);
+    for (step, expected) in LOSSES {
+        let found = losses(&run)[&step];
+        assert!((found - expected).abs() < TOLERANCE, "step {step}: {found}, expected {expected}");
+    }
+    let model: Value = serde_json::from_slice(&fs::read(run.join("checkpoint-00000006/model.json")).unwrap()).unwrap();
+    assert_eq!(model["features"]["arithmetic"], "f64");
 }

@@ -300,6 +300,7 @@ fn the_speed_of_the_transfer_is_measured() {
     let pair = "--data-gpu 0 --model-gpu 1";
     assert!((10_000..13_000).contains(&mb_per_s(&format!("--sim 2x24GiB,pcie4 {pair}")).as_u64().unwrap()));
     assert!((150_000..211_000).contains(&mb_per_s(&format!("--sim 2x24GiB,nvlink {pair}")).as_u64().unwrap()));
+    assert!((20_000..26_000).contains(&mb_per_s(&format!("--sim 2x24GiB,pcie4,peers {pair}")).as_u64().unwrap()));
     assert!(mb_per_s("--sim 1x24GiB").is_null(), "a hand-over copies nothing");
     contains(&tandem(&format!("plan --sim 2x24GiB {pair}")).out, &["GB/s measured"]);
 }
@@ -313,6 +314,61 @@ fn a_hidden_card_is_refused_by_name_and_only_when_asked_for() {
     let refused = tandem("plan --sim 3x24GiB,hidden=1 --data-gpu 0 --model-gpu 1");
     assert_eq!(refused.code, 2, "{refused:?}");
     contains(&refused.err, &["GPU 1: ", "SIM-00000001", "is hidden by --sim hidden"]);
+}
+
+#[test]
+fn hidden_cards_are_answered_with_both_numbers_and_with_pairs_that_work() {
+    let cards = "--sim 4x24GiB,hidden=0+2";
+    for asked in ["--data-gpu 0 --model-gpu 2", "--data-gpu 0 --model-gpu 9"] {
+        let refused = tandem(&format!("plan {cards} {asked}"));
+        assert_eq!(refused.code, 2, "{refused:?}");
+        let numbers = "With --sim hidden=0+2, CUDA numbers them differently: GPU 1 is device 0, GPU 3 is device 1; GPUs 0, 2 are hidden";
+        contains(
+            &refused.err,
+            &[numbers, "To use all GPUs: remove hidden=0+2 from --sim", "--data-gpu 1 --model-gpu 3"],
+        );
+    }
+    assert_eq!(tandem(&format!("plan {cards} --data-gpu 1 --model-gpu 3")).code, 0);
+    let folder = TempFolder::new();
+    let doctor = TandemCommand::new(&format!("doctor {cards} --gpu 1 {SMALL}")).inside(&folder).run();
+    contains(&doctor.out, &["hidden by --sim hidden=0+2", "remove hidden=0+2 from --sim", "GPU 3 is device 1"]);
+}
+
+#[test]
+fn a_card_is_named_by_its_uuid_in_every_command_and_in_a_config() {
+    let folder = TempFolder::new();
+    let run = folder.path("run");
+    let cards = ["--sim", "1GiB+2GiB,pcie3"];
+    let ok = |line: &str, args: &[&std::ffi::OsStr]| {
+        let ran = TandemCommand::new(line).args(args).args(cards).inside(&folder).run();
+        assert_eq!(ran.code, 0, "{line}: {ran:?}");
+        ran
+    };
+    let data = [std::ffi::OsStr::new("--train-data"), demo().as_os_str()];
+    let pair = "--data-gpu SIM-00000001 --model-gpu sim-00000000-0000-0000-0000-000000000400";
+    let plan = ok(&format!("plan {pair} --json"), &data);
+    let plan: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
+    assert_eq!((&plan["roles"]["data"]["gpu"], &plan["roles"]["model"]["gpu"]), (&json!(1), &json!(0)));
+    ok(&format!("validate {pair} {SMALL}"), &data);
+    ok(&format!("train {pair} {SMALL} --max-steps 2 --checkpoint-dir run"), &data);
+    ok(&format!("profile {pair} {SMALL} --num-steps 2"), &data);
+    ok(&format!("doctor {pair} {SMALL} -o report.md"), &data);
+    ok("bench memory --gpu SIM-00000001", &[]);
+    ok("synthesize --gpu SIM-00000001 --text hello -o out.wav --checkpoint", &[run.as_os_str()]);
+    let config = folder.file("c.yaml", "data:\n  gpu: SIM-00000001\n");
+    let planned = TandemCommand::new("plan").args(cards).config(&config).run();
+    contains(&planned.out, &["one GPU requested: GPU 1"]);
+    for (flags, part) in [
+        ("--gpu SIM-0000000", "❌ Invalid gpu=SIM-0000000, 2 GPUs have a UUID that begins like this: type more of it"),
+        ("--data-gpu 0 --model-gpu SIM-2", "❌ Invalid model_gpu=SIM-2, no GPU has a UUID that begins like this"),
+    ] {
+        let refused = TandemCommand::new(&format!("plan {flags}")).args(cards).run();
+        assert_eq!(refused.code, 2, "{refused:?}");
+        contains(&refused.err, &[part, "GPU 0: Simulated 1024 MB (SIM-00000000-", "GPU 1: ", "What would work:"]);
+    }
+    let refused =
+        TandemCommand::new("synthesize --gpu SIM-2 --text hello -o no.wav --checkpoint").arg(&run).args(cards);
+    assert_eq!(refused.inside(&folder).run().code, 2);
 }
 
 #[test]
@@ -341,6 +397,8 @@ fn the_transfer_route_follows_the_links() {
     };
     check("--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1", "bounce");
     check("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1", "peer");
+    check("--sim 2x24GiB,pcie4,peers --data-gpu 0 --model-gpu 1", "peer");
+    check("--sim 2x24GiB,nvlink,no-peers --data-gpu 0 --model-gpu 1", "bounce");
     check("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 --transfer bounce", "bounce");
     check("--sim 1x24GiB --share-gpu", "handover");
     check("--sim 1x24GiB", "handover");

@@ -125,6 +125,32 @@ fn without_a_figure_per_process_the_free_memory_of_the_card_is_printed() {
     assert!(!ran.out.contains("Process use"), "{ran:?}");
 }
 
+/// A desktop on the card, which is not the process that is validated.
+#[test]
+fn a_desktop_that_allocates_and_frees_meanwhile_fails_nothing() {
+    for seed in 1..4 {
+        let cards = format!("--sim 2x24GiB,desktop=512MiB,seed={seed} --data-gpu 0 --model-gpu 1");
+        let ran = tandem(&format!("validate {cards} {SMALL}"));
+        passed(&ran, &["Process memory on GPU 0 did not grow", "Process memory on GPU 1 did not grow"]);
+    }
+    let without_figure = "--sim 1x24GiB,desktop=512MiB,no-process-figure,seed=1 --gpu 0";
+    let ran = tandem(&format!("validate {without_figure} {SMALL}"));
+    let warning = "⚠️ The driver gives no figure for this process on GPU 0: free memory went from ";
+    passed(&ran, &[warning, "during the steps, other processes included"]);
+}
+
+#[test]
+fn memory_that_this_process_leaks_outside_its_arenas_fails_with_a_desktop_too() {
+    for desktop in ["", ",desktop=512MiB"] {
+        let ran = tandem(&format!("validate --sim 1x24GiB,gemm-leak=1MiB{desktop} --gpu 0 {SMALL}"));
+        assert_eq!(ran.code, 1, "{ran:?}");
+        contains(
+            &ran.out,
+            &["❌ Process memory on GPU 0 grew during the steps: from ", "Memory leaks outside the arenas"],
+        );
+    }
+}
+
 #[test]
 fn a_limit_is_named_where_there_is_one() {
     let ran = tandem(&format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}"));

@@ -7,8 +7,14 @@ use crate::machine::Machine;
 
 fn arena(bytes: u64) -> Arena {
     let device = Machine::cpu().open(0).unwrap();
-    let spec =
-        ArenaSpec { role: Role::Data, limit_bytes: bytes + 10, driver_bytes: 10, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec {
+        role: Role::Data,
+        limit_bytes: bytes + 10,
+        driver_bytes: 10,
+        arena_bytes: bytes,
+        peer_bytes: 0,
+        capped: false,
+    };
     Arena::reserve_as(&device, spec, false).unwrap()
 }
 

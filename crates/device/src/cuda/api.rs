@@ -19,10 +19,14 @@ pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const DEVICE_UNAVAILABLE: Code = 46;
 pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const NOT_READY: Code = 600;
-pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
+pub(crate) const NOT_SUPPORTED: Code = 801;
 
 pub(crate) const ATTRIBUTE_CAPABILITY_MAJOR: i32 = 75;
 pub(crate) const ATTRIBUTE_CAPABILITY_MINOR: i32 = 76;
+pub(crate) const P2P_PERFORMANCE_RANK: i32 = 1;
+pub(crate) const P2P_ACCESS_SUPPORTED: i32 = 2;
+pub(crate) const P2P_NATIVE_ATOMIC_SUPPORTED: i32 = 3;
+pub(crate) const P2P_ARRAY_ACCESS_SUPPORTED: i32 = 4;
 pub(crate) const POINTER_DEVICE_ORDINAL: i32 = 9;
 pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED: i32 = 8;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
@@ -37,7 +41,7 @@ pub(crate) const CAPTURE_THREAD_LOCAL: i32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemLocation {
     kind: i32,
-    ordinal: i32,
+    pub(crate) ordinal: i32,
 }
 
 impl MemLocation {
@@ -78,12 +82,17 @@ impl PoolProps {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub(crate) location: MemLocation,
-    flags: i32,
+    /// `CU_MEM_ACCESS_FLAGS_PROT_…`: 0 for none, 3 for reading and writing.
+    pub(crate) flags: i32,
 }
 
 impl Access {
     pub(crate) fn read_write(ordinal: i32) -> Access {
         Access { location: MemLocation::device(ordinal), flags: 3 }
+    }
+
+    pub(crate) fn none(ordinal: i32) -> Access {
+        Access { location: MemLocation::device(ordinal), flags: 0 }
     }
 }
 
@@ -160,13 +169,15 @@ table! {
         cuDeviceTotalMem_v2(*mut usize, i32);
         cuDeviceGetAttribute(*mut i32, i32, i32);
         cuDeviceCanAccessPeer(*mut i32, i32, i32);
+        cuDeviceGetP2PAttribute(*mut i32, i32, i32, i32);
 
         cuDevicePrimaryCtxRetain(*mut Handle, i32);
         cuDevicePrimaryCtxRelease_v2(i32);
+        cuCtxCreate_v2(*mut Handle, c_uint, i32);
+        cuCtxDestroy_v2(Handle);
+        cuCtxGetCurrent(*mut Handle);
         cuCtxSetCurrent(Handle);
-        cuCtxSynchronize();
         cuCtxGetStreamPriorityRange(*mut i32, *mut i32);
-        cuCtxEnablePeerAccess(Handle, c_uint);
 
         cuMemGetInfo_v2(*mut usize, *mut usize);
         cuMemAlloc_v2(*mut DevicePtr, usize);
@@ -174,6 +185,7 @@ table! {
         cuMemPoolCreate(*mut Handle, *const PoolProps);
         cuMemPoolDestroy(Handle);
         cuMemPoolSetAccess(Handle, *const Access, usize);
+        cuMemPoolGetAccess(*mut c_uint, Handle, *mut MemLocation);
         cuMemAllocFromPoolAsync(*mut DevicePtr, usize, Handle, Handle);
         cuMemFreeAsync(DevicePtr, Handle);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
@@ -182,7 +194,7 @@ table! {
 
         cuStreamCreateWithPriority(*mut Handle, c_uint, i32);
         cuStreamDestroy_v2(Handle);
-        cuStreamSynchronize(Handle);
+        cuStreamQuery(Handle);
         cuStreamWaitEvent(Handle, Handle, c_uint);
         cuEventCreate(*mut Handle, c_uint);
         cuEventDestroy_v2(Handle);

@@ -11,12 +11,12 @@ const DURING: &str = "capturing a graph";
 impl CudaDriver {
     /// Starts a capture in thread-local mode: [`super::capture_lock`] explains what this requires of other threads.
     pub(super) fn start_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        let device = self.device(card)?;
+        let key = self.capture_key(card)?;
         self.enter(card, DURING)?;
-        CAPTURE_LOCK.begin_capture(device);
+        CAPTURE_LOCK.begin_capture(key);
         // SAFETY: the stream is of this card and alive.
         let code = unsafe { (self.api.cuStreamBeginCapture_v2)(stream as Handle, api::CAPTURE_THREAD_LOCAL) };
-        self.check(card, DURING, code).inspect_err(|_| CAPTURE_LOCK.end_capture(device))
+        self.check(card, DURING, code).inspect_err(|_| CAPTURE_LOCK.end_capture(key))
     }
 
     /// Ends the capture, instantiates the graph and uploads it, so that the first launch is as fast as the others.
@@ -55,7 +55,7 @@ impl CudaDriver {
             let code = unsafe { (self.api.cuStreamEndCapture)(stream as Handle, &raw mut graph) };
             self.check(card, DURING, code).map(|()| graph)
         });
-        CAPTURE_LOCK.end_capture(self.device(card)?);
+        CAPTURE_LOCK.end_capture(self.capture_key(card)?);
         stopped
     }
 

@@ -8,15 +8,16 @@
 //!   would allow these calls on the capturing thread too, and would hide our bugs.)
 //! - Work that other threads queue on other streams, and events recorded there, do not become part of the graph and do not
 //!   invalidate the capture.
-//! - No thread may query or wait for the capturing stream, an event recorded in it, or **the context as a whole**, in any
-//!   mode. `cuCtxSynchronize` fails, and invalidates the captures of all threads on that card. [`crate::Stream`] guards
-//!   streams and events; this file guards the context.
+//! - No thread may query or wait for the capturing stream, an event recorded in it, or the context as a whole, in any mode:
+//!   the call fails and invalidates the capture. [`crate::Stream`] guards streams and events of its own thread; this file
+//!   guards those of others from a thread that waits for **all streams of a card**, to free memory or to close the card.
 //! - The legacy default stream may not be used during captures on streams that synchronise with it. Ours never do
 //!   (`STREAM_NON_BLOCKING`), and nothing here uses that stream.
 //!
-//! So a thread that synchronises a context waits until no capture is in progress on the card, and a capture starts only
-//! while no thread synchronises. Both are short: a capture only builds lists on the host. Cards are identified by CUDA's
-//! device number, per process: all openings of a card, also by different machines, share its primary context.
+//! So a thread that waits for all streams of a context first waits until no capture is in progress there, and a capture
+//! starts only while no thread waits so. Both are short: a capture only builds lists on the host. A context has a number in
+//! this process: all openings of a card, also by different machines, share its primary context and with it CUDA's number of
+//! the card; a context of its own has a negative one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

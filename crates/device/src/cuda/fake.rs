@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::path::PathBuf;
 
-use super::CudaDriver;
 use super::api::{
-    Access, Algorithm, Code, CublasLtApi, DevicePtr, DriverApi, Handle, HeuristicResult, PoolProps, Uuid,
+    Access, Algorithm, Code, CublasLtApi, DevicePtr, DriverApi, Handle, HeuristicResult, MemLocation, PoolProps, Uuid,
 };
 use super::cublas::CublasLt;
 use super::gemms::LazyCublas;
-use super::init::{InitializedDriver, Visible};
+use super::init::{self, InitializedDriver, Visible};
 use super::modules::Cubins;
+use super::{CudaDriver, contexts};
 use crate::card::Card;
 use crate::library::{FoundLibrary, Search};
 
@@ -26,6 +26,10 @@ thread_local! {
     static WITH_BIAS: Cell<Handle> = const { Cell::new(0) };
     static REFUSES_BIAS: Cell<bool> = const { Cell::new(false) };
     static ELAPSED_MS: Cell<f32> = const { Cell::new(1.5) };
+    /// The current context of this thread.
+    static CURRENT: Cell<Handle> = const { Cell::new(0) };
+    /// Access of other devices that new pools have from the start.
+    static INHERITED: Cell<c_uint> = const { Cell::new(0) };
 }
 
 /// The calls since the last call of this, in order.
@@ -41,6 +45,16 @@ pub(super) fn inject_result(function: &'static str, code: Code) {
 /// From now on this is the time between any two events.
 pub(super) fn elapse(ms: f32) {
     ELAPSED_MS.set(ms);
+}
+
+/// From now on new pools have the access of a destroyed one.
+pub(super) fn inherit_access(flags: c_uint) {
+    INHERITED.set(flags);
+}
+
+/// Another library makes its context current on this thread.
+pub(super) fn switch_context(context: Handle) {
+    CURRENT.set(context);
 }
 
 /// Two cards. CUDA's device 0 comes after its device 1 in bus order, so card 0 is device 1.
@@ -63,7 +77,24 @@ pub(super) fn driver() -> CudaDriver {
     let initialized = InitializedDriver { api: api(), found, version: 13000, visible };
     let found = FoundLibrary { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
     let blas = LazyCublas::opened(CublasLt { api: blas_api(), found });
-    CudaDriver::assemble(initialized, None, Cubins::new(&nowhere), blas, "nothing")
+    let cards = contexts::listed(init::match_devices(None, &initialized.visible, "nothing"));
+    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), blas)
+}
+
+/// The first of those cards, shown as two.
+pub(super) fn driver_with_two_contexts() -> CudaDriver {
+    let driver = driver();
+    let matched = driver.cards.iter().cloned().zip(driver.cuda_cards.iter().map(|card| card.device)).collect();
+    let cards = contexts::shown_twice(contexts::listed(matched));
+    let found = FoundLibrary { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
+    let initialized = InitializedDriver { api: api(), found, version: 13000, visible: Vec::new() };
+    let nowhere = Search::only_under(&PathBuf::from("no such folder"));
+    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), LazyCublas::new(&nowhere))
+}
+
+#[expect(non_snake_case, reason = "the driver's own name")]
+unsafe extern "C" fn cuCtxGetCurrent(out: *mut Handle) -> Code {
+    put(out, CURRENT.get())
 }
 
 macro_rules! fakes {
@@ -82,7 +113,7 @@ macro_rules! fakes {
             }
         )*
 
-        fn $make() -> $table {
+        pub(super) fn $make() -> $table {
             $table { $($other,)* $($name),* }
         }
     };
@@ -113,7 +144,7 @@ fn launched(args: *mut *mut c_void, i: usize) -> u64 {
 }
 
 fakes! {
-    api -> DriverApi []
+    api -> DriverApi [cuCtxGetCurrent]
     cuGetErrorName(code: Code, out: *mut *const c_char) none(), put(out, name_of(code));
     cuGetErrorString(_code: Code, _out: *mut *const c_char) none(), 1;
     cuDeviceGetCount(out: *mut i32) none(), put(out, 2);
@@ -124,13 +155,16 @@ fakes! {
     cuDeviceTotalMem_v2(out: *mut usize, _device: i32) none(), put(out, 24 << 30);
     cuDeviceGetAttribute(out: *mut i32, _attribute: i32, _device: i32) none(), put(out, 9);
     cuDeviceCanAccessPeer(out: *mut i32, a: i32, b: i32) format!("{a} {b}"), put(out, i32::from(a != b));
+    cuDeviceGetP2PAttribute(out: *mut i32, attribute: i32, a: i32, b: i32)
+        format!("{attribute} {a} {b}"), put(out, i32::from(attribute != 4));
 
     cuDevicePrimaryCtxRetain(out: *mut Handle, device: i32) format!("{device}"), put(out, 100 + device as usize);
     cuDevicePrimaryCtxRelease_v2(device: i32) format!("{device}"), 0;
-    cuCtxSetCurrent(context: Handle) format!("{context}"), 0;
-    cuCtxSynchronize() none(), 0;
+    cuCtxCreate_v2(out: *mut Handle, flags: c_uint, device: i32)
+        format!("{flags} {device}"), { let context = 200 + next_handle(); CURRENT.set(context); put(out, context) };
+    cuCtxDestroy_v2(_context: Handle) none(), 0;
+    cuCtxSetCurrent(context: Handle) format!("{context}"), { CURRENT.set(context); 0 };
     cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) none(), { put(least, 0); put(greatest, -5) };
-    cuCtxEnablePeerAccess(context: Handle, _flags: c_uint) format!("{context}"), 0;
 
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) none(), { put(free, 7 << 20); put(total, 24 << 30) };
     cuMemAlloc_v2(out: *mut DevicePtr, bytes: usize) format!("{bytes}"), put(out, 0x5000);
@@ -141,7 +175,9 @@ fakes! {
     cuMemPoolDestroy(pool: Handle) format!("{pool}"), 0;
     cuMemPoolSetAccess(pool: Handle, access: *const Access, count: usize)
         // SAFETY: as above.
-        format!("{pool} {:?} {count}", unsafe { *access }.location), 0;
+        { let access = unsafe { *access }; format!("{pool} {:?} {} {count}", access.location, access.flags) }, 0;
+    cuMemPoolGetAccess(out: *mut c_uint, pool: Handle, _location: *mut MemLocation)
+        format!("{pool}"), put(out, INHERITED.get());
     cuMemAllocFromPoolAsync(out: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle)
         format!("{bytes} {pool} {stream}"), put(out, 0x1000);
     cuMemFreeAsync(at: DevicePtr, stream: Handle) format!("{at:#x} {stream}"), 0;
@@ -154,7 +190,7 @@ fakes! {
     cuStreamCreateWithPriority(out: *mut Handle, flags: c_uint, priority: i32)
         format!("{flags} {priority}"), put(out, 10);
     cuStreamDestroy_v2(stream: Handle) format!("{stream}"), 0;
-    cuStreamSynchronize(stream: Handle) format!("{stream}"), 0;
+    cuStreamQuery(stream: Handle) format!("{stream}"), 0;
     cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) format!("{stream} {event}"), 0;
     cuEventCreate(out: *mut Handle, flags: c_uint) format!("{flags}"), put(out, 20);
     cuEventDestroy_v2(event: Handle) format!("{event}"), 0;

@@ -4,6 +4,7 @@ use super::fake::{calls, driver, elapse, inject_result};
 use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
+use crate::card::PeerAttributes;
 use crate::driver::{Address, CopyPath, Driver, HostSpan, PeerCall, RawArg, Reservation};
 use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid, Kernel, Source};
@@ -38,18 +39,35 @@ fn cards_are_numbered_in_bus_order_and_opened_by_their_cuda_handle() {
 }
 
 #[test]
+fn what_restricts_the_cards_is_reported_with_cudas_order() {
+    let mut driver = driver();
+    assert_eq!(driver.visibility(), None);
+    driver.visible_devices = Some("1,0".to_string());
+    let found = driver.visibility().unwrap();
+    // Card 0 of nvidia-smi is CUDA's device 1.
+    assert_eq!((found.by.as_str(), found.cuda_order), ("CUDA_VISIBLE_DEVICES=1,0", vec![1, 0]));
+    assert_eq!((found.undo.as_deref(), found.lists_hidden), (Some("unset CUDA_VISIBLE_DEVICES"), false));
+    driver.visible_devices = None;
+    driver.cards[1].hidden_by = Some("the CUDA driver".to_string());
+    driver.cuda_cards[1].device = None;
+    let found = driver.visibility().unwrap();
+    assert_eq!((found.by.as_str(), found.undo, found.cuda_order), ("the CUDA driver", None, vec![0]));
+}
+
+#[test]
 fn a_capped_reservation_is_all_of_a_pool_of_that_size() {
     let driver = opened(1);
     let held = driver.reserve(0, 64 * MIB, true).unwrap();
     assert_eq!((held.base.raw, held.bytes, held.pool), (0x1000, 64 * MIB, 50));
     let expected = [
         "cuMemPoolCreate MemLocation { kind: 1, ordinal: 1 } 67108864",
+        "cuMemPoolGetAccess 50",
         "cuMemAllocFromPoolAsync 67108864 50 10",
-        "cuStreamSynchronize 10",
+        "cuStreamQuery 10",
     ];
     assert_eq!(calls(), expected);
     driver.release(held);
-    let expected = ["cuCtxSynchronize", "cuMemFreeAsync 0x1000 10", "cuStreamSynchronize 10", "cuMemPoolDestroy 50"];
+    let expected = ["cuStreamQuery 10", "cuMemFreeAsync 0x1000 10", "cuStreamQuery 10", "cuMemPoolDestroy 50"];
     assert_eq!(calls(), expected);
 }
 
@@ -114,7 +132,7 @@ fn closing_synchronises_first_and_then_undoes_the_opening() {
     driver.close(0);
     let expected = [
         "cuCtxSetCurrent 101",
-        "cuCtxSynchronize",
+        "cuStreamQuery 10",
         "cuStreamDestroy_v2 10",
         "cuEventDestroy_v2 20",
         "cuEventDestroy_v2 20",
@@ -179,6 +197,18 @@ fn errors_after_which_a_card_is_unusable_are_losses() {
 }
 
 #[test]
+fn attributes_of_peer_access_are_asked_for_by_cudas_numbers_of_both_cards() {
+    let driver = driver();
+    calls();
+    let expected =
+        PeerAttributes { performance_rank: 1, access_supported: true, native_atomics: true, array_access: false };
+    assert_eq!(driver.peer_attributes(1, 0).unwrap(), expected);
+    assert_eq!(calls(), [1, 2, 3, 4].map(|attribute| format!("cuDeviceGetP2PAttribute {attribute} 0 1")));
+    inject_result("cuDeviceGetP2PAttribute", 101);
+    assert!(driver.peer_attributes(1, 0).is_err());
+}
+
+#[test]
 fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
     let driver = opened(2);
     let from = driver.reserve(0, 32 * MIB, true).unwrap();
@@ -191,8 +221,7 @@ fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
     driver.copy(0, 10, path(PeerCall::Unified)).unwrap();
     let expected = [
         "cuDeviceCanAccessPeer 0 1",
-        "cuDeviceCanAccessPeer 1 1",
-        "cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 0 } 1",
+        "cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 0 } 3 1",
         "cuMemcpyPeerAsync 0x9000 100 0x1000 101 512 10",
         "cuMemcpyDtoDAsync_v2 0x9000 0x1000 512 10",
     ];
@@ -200,11 +229,104 @@ fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
 
     driver.allow_peer(&from, 0).unwrap();
     assert_eq!(work(), [""; 0], "a card can access its own memory");
-    let uncapped = Reservation { pool: 0, ..from };
-    driver.allow_peer(&uncapped, 1).unwrap();
-    assert_eq!(calls().last().unwrap(), "cuCtxEnablePeerAccess 101");
-    inject_result("cuCtxEnablePeerAccess", api::PEER_ACCESS_ALREADY_ENABLED);
-    driver.allow_peer(&uncapped, 1).unwrap();
+    let error = driver.allow_peer(&Reservation { pool: 0, ..from }, 1).unwrap_err();
+    assert!(error.is_about_route(), "{error}");
+    assert_eq!(work(), [""; 0], "access to all memory of a card is never enabled");
+}
+
+#[test]
+fn a_pool_neither_inherits_access_nor_leaves_it_behind() {
+    let driver = opened(2);
+    fake::inherit_access(3);
+    let held = driver.reserve(0, 32 * MIB, true).unwrap();
+    let closed = "cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 0 } 0 1";
+    assert_eq!(work()[1..3], ["cuMemPoolGetAccess 50", closed]);
+    fake::inherit_access(0);
+    driver.allow_peer(&held, 1).unwrap();
+    work();
+    driver.release(held);
+    let freed: Vec<String> = work().into_iter().filter(|call| !call.starts_with("cuStream")).collect();
+    assert_eq!(freed, [closed, "cuMemFreeAsync 0x1000 10", "cuMemPoolDestroy 50"]);
+}
+
+#[test]
+fn without_memory_pools_nothing_is_capped_and_no_other_card_gets_access() {
+    let driver = opened(1);
+    inject_result("cuMemPoolCreate", api::NOT_SUPPORTED);
+    let error = driver.reserve(0, 32 * MIB, true).unwrap_err();
+    assert!(matches!(error, DeviceError::NoPools { card: 0, .. }), "{error}");
+    inject_result("cuMemPoolCreate", 0);
+}
+
+#[test]
+fn a_context_that_another_library_made_current_is_left_for_ours() {
+    let driver = opened(1);
+    driver.create_event(0, true).unwrap();
+    calls();
+    fake::switch_context(7);
+    driver.create_event(0, true).unwrap();
+    assert_eq!(calls(), ["cuCtxSetCurrent 101", "cuEventCreate 1"]);
+}
+
+#[test]
+fn work_that_never_ends_holds_nothing_up_and_nothing_of_it_is_freed() {
+    let mut driver = opened(1);
+    driver.teardown_deadline = Duration::from_millis(5);
+    let held = driver.reserve(0, 32 * MIB, true).unwrap();
+    let stream = driver.create_stream(0, false).unwrap();
+    inject_result("cuStreamQuery", api::NOT_READY);
+    work();
+    driver.destroy_stream(0, stream);
+    assert_eq!(work(), ["cuStreamQuery 10"], "a stream with work in flight is kept");
+    driver.release(held);
+    driver.close(0);
+    let freed: Vec<String> = work().into_iter().filter(|call| !call.starts_with("cuStreamQuery")).collect();
+    assert_eq!(freed, [""; 0], "the end of the process frees it");
+    inject_result("cuStreamQuery", 0);
+}
+
+#[test]
+fn a_stream_with_work_in_flight_is_destroyed_once_it_is_idle() {
+    let driver = opened(1);
+    let (held, stream) = (driver.reserve(0, 32 * MIB, true).unwrap(), driver.create_stream(0, false).unwrap());
+    inject_result("cuStreamQuery", api::NOT_READY);
+    driver.destroy_stream(0, stream);
+    inject_result("cuStreamQuery", 0);
+    work();
+    driver.release(held);
+    assert_eq!(work()[..2], ["cuStreamQuery 10", "cuStreamDestroy_v2 10"]);
+}
+
+#[test]
+fn one_card_is_shown_as_two_with_a_context_each() {
+    let driver = fake::driver_with_two_contexts();
+    assert_eq!(driver.cards().iter().map(|card| card.uuid.as_str()).collect::<Vec<_>>(), ["GPU-1-0", "GPU-1-1"]);
+    calls();
+    driver.open(0).unwrap();
+    driver.open(1).unwrap();
+    let created: Vec<String> = calls().into_iter().filter(|call| call.starts_with("cuCtxCreate")).collect();
+    assert_eq!(created, ["cuCtxCreate_v2 0 1"; 2]);
+    let contexts = [0, 1].map(|card| driver.opened(card, "a test").unwrap().context);
+    assert_ne!(contexts[0], contexts[1]);
+
+    // Access is granted on the card's own pool, because both are one card; it stays when the pool is closed.
+    assert!(driver.can_access_peer(0, 1).unwrap() && !driver.can_access_peer(1, 1).unwrap());
+    let held = driver.reserve(1, 32 * MIB, true).unwrap();
+    work();
+    driver.allow_peer(&held, 0).unwrap();
+    assert_eq!(work(), ["cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 1 } 3 1"]);
+    // The driver names the card; which of its two contexts owns the memory is in our books.
+    assert_eq!(driver.reservations.card_of(held.base.plus(5)), Some(1));
+    assert_eq!(driver.reservations.card_of(held.base.plus(32 * MIB)), None);
+    assert_eq!(driver.process_bytes(0).unwrap(), None, "the process is counted, not its contexts");
+
+    driver
+        .copy(0, 10, CopyPath::Peer { from: held.base, to: held.base, bytes: 8, call: PeerCall::BetweenContexts })
+        .unwrap();
+    let both = format!("cuMemcpyPeerAsync 0x1000 {} 0x1000 {} 8 10", contexts[1], contexts[1]);
+    assert_eq!(work(), [both]);
+    drop(driver);
+    assert_eq!(calls().into_iter().filter(|call| call.starts_with("cuCtxDestroy")).count(), 2);
 }
 
 #[test]
@@ -221,7 +343,7 @@ fn driver_codes_become_typed_errors() {
     check(0, "true");
     check(api::NOT_READY, "false");
     check(1, "querying an event failed on GPU 0: CUDA_ERROR_INVALID_VALUE (1)");
-    for lost in [214, 700, 719, 46] {
+    for lost in [46, 214, 219, 700, 719, 999] {
         check(
             lost,
             &format!(
@@ -238,8 +360,15 @@ fn driver_codes_become_typed_errors() {
 fn a_card_that_another_process_uses_exclusively_is_not_lost() {
     let driver = driver();
     inject_result("cuDevicePrimaryCtxRetain", api::DEVICE_UNAVAILABLE);
-    let error = driver.open(0).unwrap_err().to_string();
-    assert!(error.contains("exclusively"), "{error}");
+    let error = driver.open(0).unwrap_err();
+    assert!(matches!(error, DeviceError::Failed { card: 0, during: "opening the card", .. }), "{error}");
+    assert!(error.to_string().contains("exclusively"), "{error}");
+    let error = driver.read(0).unwrap_err();
+    assert!(matches!(error, DeviceError::Failed { during: "reading the card", .. }), "{error}");
+    inject_result("cuDevicePrimaryCtxRetain", 0);
+    driver.read(0).expect("the other process has ended");
+    driver.open(0).unwrap();
+    driver.synchronize(0, 20).unwrap();
 }
 
 #[test]
@@ -528,9 +657,9 @@ fn equal_sources_share_a_module() {
 }
 
 /// Functions that release and allocate, which all fail on a lost card.
-const AFTER_A_LOSS: [&str; 22] = [
+const AFTER_A_LOSS: [&str; 21] = [
     "cuCtxSetCurrent",
-    "cuCtxSynchronize",
+    "cuStreamQuery",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
     "cuMemFreeAsync",
@@ -538,7 +667,6 @@ const AFTER_A_LOSS: [&str; 22] = [
     "cuMemHostAlloc",
     "cuMemFreeHost",
     "cuStreamDestroy_v2",
-    "cuStreamSynchronize",
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
@@ -613,16 +741,21 @@ fn event_times_are_on_the_hosts_clock_and_a_newer_reference_event_takes_over() {
     assert_eq!(later - early, 250_000);
     assert!(early < opened_ns + 1_500_000, "measured from an event that was recorded while the card was opened");
     calls();
-    at(4001.0);
-    assert_eq!(calls().last().unwrap(), "cuEventRecord 20 10", "the reference event is old");
     inject_result("cuEventQuery", api::NOT_READY);
-    let last = at(4001.5);
-    assert_eq!(last - early, 4_000_000_000, "the new reference event has not been reached");
+    let late = at(4001.0);
+    let recorded_ns = driver.now_ns();
+    let made = calls();
+    assert_eq!(made[1], "cuEventRecord 20 10", "the reference event is old");
+    assert!(made[2..].iter().all(|call| call == "cuEventQuery 20") && made.len() < 20, "not waited for: {made:?}");
+    assert_eq!(at(4001.5) - late, 500_000, "the new reference event has not been reached");
     inject_result("cuEventQuery", 0);
-    // The fake returns the same time between any two events: the new reference event is as far away as the event that is
-    // read here, and the next reading is measured from it.
-    assert_eq!([at(4001.5), at(1.0)], [last, last + 1_000_000]);
-    assert_eq!(at(-2.0), last - 2_000_000, "events before the reference event have times too");
+    // The fake returns the same time between any two events: by the card's clock the new reference event is as late as the
+    // event that is read here, which is far in the host's future. It was seen now, so it is anchored now.
+    assert_eq!(at(4001.0), late);
+    let now_ns = driver.now_ns();
+    let anchored = at(0.0);
+    assert!((recorded_ns..=now_ns).contains(&anchored), "{anchored} {recorded_ns} {now_ns}");
+    assert_eq!(at(-0.001), anchored - 1000, "events before the reference event have times too");
     driver.close(0);
     let after = calls();
     assert_eq!(after.iter().filter(|call| call.starts_with("cuEventDestroy_v2")).count(), 2);

@@ -5,12 +5,11 @@ use std::ptr;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::api::{self, Access, Code, Handle, PoolProps};
-use super::capture_lock::CAPTURE_LOCK;
+use super::api::{self, Access, Code, Handle};
+use super::contexts::ContextKind;
 use super::nvml::NvmlProcessMemory;
-use super::{CudaDriver, OpenCard, modules, status};
-use crate::bytes::POOL_GRANULE;
-use crate::card::{Card, CardReading};
+use super::{CudaDriver, modules, shim};
+use crate::card::{Card, CardReading, PeerAttributes, Visibility};
 use crate::driver::{
     Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, PeerCall, RawArg, Reservation, StreamId,
 };
@@ -35,18 +34,26 @@ impl Driver for CudaDriver {
         &self.cards
     }
 
+    fn visibility(&self) -> Option<Visibility> {
+        self.find_visibility()
+    }
+
     fn read(&self, card: usize) -> Result<CardReading, DeviceError> {
-        self.cuda_card(card)?;
+        let nvml_index = self.cuda_card(card)?.nvml_index;
         match &self.nvml {
-            Some(nvml) => nvml.read(card),
+            Some(nvml) => nvml.read(nvml_index),
             None => self.read_inside(card),
         }
     }
 
     fn process_bytes(&self, card: usize) -> Result<Option<u64>, DeviceError> {
-        let open = self.cuda_card(card)?.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
-        let Some(nvml) = &self.nvml else { return Ok(None) };
-        Ok(match nvml.process_memory(card, std::process::id())? {
+        let cuda_card = self.cuda_card(card)?;
+        let open = cuda_card.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        // NVML counts the process, not its contexts.
+        let Some(nvml) = self.nvml.as_ref().filter(|_| cuda_card.context == ContextKind::Primary) else {
+            return Ok(None);
+        };
+        Ok(match nvml.process_memory(cuda_card.nvml_index, std::process::id())? {
             NvmlProcessMemory::Bytes(bytes) => Some(bytes),
             // With a context the process does use memory: if it is not listed, the list is unusable.
             NvmlProcessMemory::NotListed => (!open).then_some(0),
@@ -65,14 +72,18 @@ impl Driver for CudaDriver {
     fn reserve(&self, card: usize, bytes: u64, capped: bool) -> Result<Reservation, DeviceError> {
         let during = "reserving memory";
         let open = self.enter(card, during)?;
-        if capped {
-            return self.reserve_in_pool(card, open, bytes);
-        }
-        let mut raw = 0;
-        // SAFETY: one address is written.
-        let code = unsafe { (self.api.cuMemAlloc_v2)(&raw mut raw, bytes as usize) };
-        self.check_memory(card, during, code, bytes)?;
-        Ok(Reservation { base: Address { card, raw }, bytes, pool: 0 })
+        let reservation = match capped {
+            true => self.reserve_in_pool(card, open, bytes)?,
+            false => {
+                let mut raw = 0;
+                // SAFETY: one address is written.
+                let code = unsafe { (self.api.cuMemAlloc_v2)(&raw mut raw, bytes as usize) };
+                self.check_memory(card, during, code, bytes)?;
+                Reservation { base: Address { card, raw }, bytes, pool: 0 }
+            }
+        };
+        self.reservations.add(reservation);
+        Ok(reservation)
     }
 
     fn release(&self, reservation: Reservation) {
@@ -85,18 +96,29 @@ impl Driver for CudaDriver {
             self.wait_for_all(card);
         }
         self.wait_for_all(reservation.base.card);
+        // If the work of a card did not end, nothing is freed either.
+        if self.leaves_all_to_the_system() {
+            return;
+        }
+        let readers = self.reservations.remove(&reservation);
         // A closed or lost card has nothing left to free.
         let Ok(open) = self.enter(reservation.base.card, "releasing memory") else { return };
+        // Some drivers give the handle of a destroyed pool to a new one, together with its access.
+        for device in readers {
+            let _ = self.set_access(&reservation, Access::none(device));
+        }
         // SAFETY: the reservation came from `reserve` and is freed once; all work on the card, which might still access
         // it, has ended.
         unsafe {
             if reservation.pool == 0 {
                 (self.api.cuMemFree_v2)(reservation.base.raw);
-            } else {
-                (self.api.cuMemFreeAsync)(reservation.base.raw, open.service_stream);
-                (self.api.cuStreamSynchronize)(open.service_stream);
-                (self.api.cuMemPoolDestroy)(reservation.pool as Handle);
+                return;
             }
+            (self.api.cuMemFreeAsync)(reservation.base.raw, open.service_stream);
+        }
+        if self.await_service(reservation.base.card, "releasing memory", open).is_ok() {
+            // SAFETY: created by `reserve`, empty now, and destroyed once.
+            unsafe { (self.api.cuMemPoolDestroy)(reservation.pool as Handle) };
         }
     }
 
@@ -111,11 +133,8 @@ impl Driver for CudaDriver {
             Err(error) => Err(error),
             Ok(raw) => {
                 // SAFETY: allocated just above and not used.
-                unsafe {
-                    (self.api.cuMemFreeAsync)(raw, open.service_stream);
-                    (self.api.cuStreamSynchronize)(open.service_stream);
-                }
-                Ok(false)
+                unsafe { (self.api.cuMemFreeAsync)(raw, open.service_stream) };
+                self.await_service(card, "asking the pool for more", open).map(|_| false)
             }
         }
     }
@@ -149,13 +168,13 @@ impl Driver for CudaDriver {
         let code =
             unsafe { (self.api.cuStreamCreateWithPriority)(&raw mut stream, api::STREAM_NON_BLOCKING, priority) };
         self.check(card, during, code)?;
+        self.cuda_card(card)?.streams.add(stream);
         Ok(stream as StreamId)
     }
 
     fn destroy_stream(&self, card: usize, stream: StreamId) {
         if self.enter(card, "destroying a stream").is_ok() {
-            // SAFETY: the stream came from `create_stream` and is destroyed once; queued work still runs.
-            unsafe { (self.api.cuStreamDestroy_v2)(stream as Handle) };
+            self.retire_stream(card, stream as Handle);
         }
     }
 
@@ -362,6 +381,11 @@ impl Driver for CudaDriver {
     }
 
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        if self.has_shim {
+            // A real trap would take the other context of the card with it.
+            shim::lose(self.opened(card, "trapping")?.context);
+            return Ok(());
+        }
         let function = self.load(card, &trap::KERNEL)?;
         let one = Grid { blocks: [1, 1, 1], threads: 1, shared_bytes: 0 };
         self.launch(card, stream, (&trap::KERNEL, function), one, &[])
@@ -388,11 +412,52 @@ impl Driver for CudaDriver {
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
+        if self.share_a_device(reader, owner)? {
+            // Two contexts of one card: the driver reports no access of a card to itself, and grants it.
+            return Ok(reader != owner);
+        }
         let mut can = 0;
         let (reader_device, owner_device) = (self.device(reader)?, self.device(owner)?);
         // SAFETY: one int is written.
         let code = unsafe { (self.api.cuDeviceCanAccessPeer)(&raw mut can, reader_device, owner_device) };
         self.check(reader, "querying peer access", code).map(|()| can != 0)
+    }
+
+    fn peer_attributes(&self, reader: usize, owner: usize) -> Result<PeerAttributes, DeviceError> {
+        if self.share_a_device(reader, owner)? {
+            // Two contexts of one card, of which the driver knows no attributes.
+            let access_supported = reader != owner;
+            return Ok(PeerAttributes {
+                performance_rank: 0,
+                access_supported,
+                native_atomics: access_supported,
+                array_access: access_supported,
+            });
+        }
+        let (reader_device, owner_device) = (self.device(reader)?, self.device(owner)?);
+        let attribute = |which: i32| {
+            let mut value = 0;
+            // SAFETY: one int is written.
+            let code =
+                unsafe { (self.api.cuDeviceGetP2PAttribute)(&raw mut value, which, reader_device, owner_device) };
+            self.check(reader, "reading the attributes of peer access", code).map(|()| value)
+        };
+        Ok(PeerAttributes {
+            performance_rank: attribute(api::P2P_PERFORMANCE_RANK)?,
+            access_supported: attribute(api::P2P_ACCESS_SUPPORTED)? != 0,
+            native_atomics: attribute(api::P2P_NATIVE_ATOMIC_SUPPORTED)? != 0,
+            array_access: attribute(api::P2P_ARRAY_ACCESS_SUPPORTED)? != 0,
+        })
+    }
+
+    fn deny_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
+        let (during, owner) = ("disabling peer access", reservation.base.card);
+        // The access of a card to its own pools cannot be taken back: two contexts on one card keep it.
+        if reservation.pool == 0 || self.share_a_device(owner, reader)? {
+            return Ok(());
+        }
+        self.enter(owner, during)?;
+        self.check(owner, during, self.set_access(reservation, Access::none(self.device(reader)?)))
     }
 
     fn allow_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
@@ -401,20 +466,17 @@ impl Driver for CudaDriver {
         if owner == reader {
             return Ok(());
         }
-        if reservation.pool != 0 {
-            self.enter(owner, during)?;
-            let access = Access::read_write(self.device(reader)?);
-            // SAFETY: the pool is alive; one description is read.
-            let code = unsafe { (self.api.cuMemPoolSetAccess)(reservation.pool as Handle, &raw const access, 1) };
-            return self.check(owner, during, code);
+        if reservation.pool == 0 {
+            let what = "its memory is not in a memory pool, and access to all of it is never enabled".to_owned();
+            return Err(DeviceError::Failed { card: owner, during, what });
         }
-        let owner_context = self.opened(owner, during)?.context;
-        self.enter(reader, during)?;
-        // SAFETY: both contexts are retained until their cards are closed.
-        match unsafe { (self.api.cuCtxEnablePeerAccess)(owner_context, 0) } {
-            api::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            code => self.check(reader, during, code),
+        self.enter(owner, during)?;
+        let device = self.device(reader)?;
+        self.check(owner, during, self.set_access(reservation, Access::read_write(device)))?;
+        if !self.share_a_device(owner, reader)? {
+            self.reservations.grant(reservation, device);
         }
+        Ok(())
     }
 
     fn card_of(&self, at: Address) -> Result<usize, DeviceError> {
@@ -425,6 +487,10 @@ impl Driver for CudaDriver {
         let code =
             unsafe { (self.api.cuPointerGetAttribute)((&raw mut device).cast(), api::POINTER_DEVICE_ORDINAL, at.raw) };
         self.check(at.card, during, code)?;
+        // With two contexts on one card, the driver's answer fits both.
+        if self.cuda_card(at.card)?.device == Some(device) {
+            return Ok(self.reservations.card_of(at).unwrap_or(at.card));
+        }
         self.cuda_cards.iter().position(|cuda_card| cuda_card.device == Some(device)).ok_or_else(|| {
             DeviceError::Failed {
                 card: at.card,
@@ -452,16 +518,6 @@ impl Driver for CudaDriver {
 }
 
 impl CudaDriver {
-    /// Waits for all work of a card, if it is open. Waits for graph captures there first.
-    fn wait_for_all(&self, card: usize) {
-        let Ok(device) = self.device(card) else { return };
-        if self.enter(card, "releasing memory").is_ok() {
-            let _no_captures = CAPTURE_LOCK.exclude_captures(device);
-            // SAFETY: takes nothing; the context was made current above.
-            unsafe { (self.api.cuCtxSynchronize)() };
-        }
-    }
-
     /// The cubin of `source` for the card: from the cache, or compiled now.
     fn cubin(&self, card: usize, source: &Source) -> Result<Vec<u8>, DeviceError> {
         let (major, minor) = self.cards[card].capability;
@@ -481,47 +537,18 @@ impl CudaDriver {
         self.cuda_card(card)?.modules.get(&self.api, source, cubin, check)
     }
 
-    /// Creates a pool that is capped at `bytes`, and allocates all of it.
-    fn reserve_in_pool(&self, card: usize, open: OpenCard, bytes: u64) -> Result<Reservation, DeviceError> {
-        let during = "reserving memory";
-        assert!(bytes.is_multiple_of(POOL_GRANULE), "a pool cap of {bytes} bytes would be rounded up by the driver");
-        let props = PoolProps::capped(self.device(card)?, bytes as usize);
-        let mut pool = 0;
-        // SAFETY: one handle is written; the properties are read during the call.
-        let code = unsafe { (self.api.cuMemPoolCreate)(&raw mut pool, &raw const props) };
-        self.check_memory(card, during, code, bytes)?;
-        let taken = self.take_from(card, open, pool, bytes);
-        if taken.is_err() {
-            // SAFETY: the pool was created above and is empty.
-            unsafe { (self.api.cuMemPoolDestroy)(pool) };
-        }
-        taken.map(|raw| Reservation { base: Address { card, raw }, bytes, pool: pool as u64 })
-    }
-
-    /// Allocates from a pool (stream-ordered) and waits until the allocation is done.
-    fn take_from(&self, card: usize, open: OpenCard, pool: Handle, bytes: u64) -> Result<u64, DeviceError> {
-        let during = "reserving memory";
-        let mut raw = 0;
-        // SAFETY: one address is written; pool and stream are of this card and alive.
-        let code =
-            unsafe { (self.api.cuMemAllocFromPoolAsync)(&raw mut raw, bytes as usize, pool, open.service_stream) };
-        self.check_memory(card, during, code, bytes)?;
-        // SAFETY: the stream lives until `close`.
-        let done = unsafe { (self.api.cuStreamSynchronize)(open.service_stream) };
-        self.check_memory(card, during, done, bytes)?;
-        Ok(raw)
-    }
-
     fn check_found(
         &self,
         card: usize,
         kernel: &'static Kernel,
         function: Result<Handle, Code>,
     ) -> Result<KernelId, DeviceError> {
-        function.map(|function| function as KernelId).map_err(|code| DeviceError::Failed {
-            card,
-            during: "loading a kernel",
-            what: format!("{kernel:?}: {}", status::describe(&self.api, code)),
+        let during = "loading a kernel";
+        function.map(|function| function as KernelId).map_err(|code| match self.failure(card, during, code) {
+            DeviceError::Failed { what, .. } => {
+                DeviceError::Failed { card, during, what: format!("{kernel:?}: {what}") }
+            }
+            lost => lost,
         })
     }
 }

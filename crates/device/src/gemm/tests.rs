@@ -10,7 +10,7 @@ use crate::stream::Stream;
 fn stream_and_arena() -> (Stream, Arena) {
     let device = Machine::cpu().open(0).unwrap();
     let arena_bytes = 1 << 20;
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, arena_bytes);
     (device.stream(true).unwrap(), Arena::reserve_as(&device, spec, false).unwrap())
 }
 

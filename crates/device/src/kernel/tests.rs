@@ -60,7 +60,7 @@ fn run_with<T: Element>(
 ) -> Result<Vec<T>, DeviceError> {
     let device = Machine::cpu().open(0)?;
     let arena_bytes = 4096;
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, arena_bytes);
     let arena = Arena::reserve_as(&device, spec, false)?;
     let stream = device.stream(false)?;
     let bytes = size_of_val(values) as u64;

@@ -1,5 +1,5 @@
-//! The kernels of this crate: checks for tests and benchmarks (patterns, checksums, and a delay that exposes stream races),
-//! small copies, the initial output of GEMMs, and an injected trap.
+//! The kernels of this crate: checks of memory (patterns, checksums, and a delay that exposes stream races), small copies,
+//! the initial output of GEMMs, and an injected trap.
 
 pub(crate) mod copy_small;
 pub(crate) mod gemm_init;
@@ -80,6 +80,8 @@ static CHECKSUM: Kernel = Kernel {
     params: ChecksumArgs::params(),
     host: &|args: &mut HostArgs<'_>| {
         let ChecksumArgs { data, out, words } = ChecksumArgs::host(args);
+        // The sum of all parts is the checksum, however it is divided among them.
+        out.fill(0);
         out[0] = checksum_words(&data[..words as usize]);
     },
 };
@@ -97,10 +99,17 @@ pub fn pattern_word(seed: u64, i: u64) -> u32 {
     (SplitMix::skip(seed, i).next_u64() >> 32) as u32
 }
 
-/// What [`Checks::checksum`] computes, on the host.
+/// The checksum of [`Checks::checksum`], computed on the host. A changed word always changes it; other differences do so
+/// in all but one of 2⁶⁴ cases.
 pub fn checksum_words(words: &[u32]) -> u64 {
-    let term = |(i, word): (usize, &u32)| u64::from(*word).wrapping_mul(2 * i as u64 + 1);
+    let term = |(i, word): (usize, &u32)| SplitMix::skip((*word).into(), i as u64).next_u64();
     words.iter().enumerate().map(term).fold(0, u64::wrapping_add)
+}
+
+/// The checksum from the parts that [`Checks::checksum`] wrote.
+pub fn sum_of_parts(parts: &[u8]) -> u64 {
+    let (parts, _) = parts.as_chunks::<8>();
+    parts.iter().map(|part| u64::from_le_bytes(*part)).fold(0, u64::wrapping_add)
 }
 
 /// The checking kernels, loaded on one card.
@@ -113,7 +122,13 @@ pub struct Checks {
 
 /// Enough threads to fill any card; the kernels are grid-stride loops.
 const FULL_GRID: Grid = Grid { blocks: [1024, 1, 1], threads: 256, shared_bytes: 0 };
-const ONE_BLOCK: Grid = Grid { blocks: [1, 1, 1], threads: 256, shared_bytes: 0 };
+const SINGLE_THREAD: Grid = Grid { blocks: [1, 1, 1], threads: 1, shared_bytes: 0 };
+/// Parts of a checksum, one for each block: enough blocks to read a batch in a few microseconds, and the parts fill one
+/// block of an arena.
+const CHECKSUM_PARTS: u64 = 32;
+/// Bytes of the parts of a checksum.
+pub const CHECKSUM_BYTES: u64 = 8 * CHECKSUM_PARTS;
+const CHECKSUM_GRID: Grid = Grid { blocks: [CHECKSUM_PARTS as u32, 1, 1], threads: 256, shared_bytes: 0 };
 
 impl Checks {
     /// Loads them.
@@ -138,15 +153,16 @@ impl Checks {
         stream.launch(&self.count, FULL_GRID, CountWrongArgs { data, wrong, words, seed })
     }
 
-    /// Writes the checksum of all whole words of `data` to `out`.
+    /// Writes the parts of the checksum of all whole words of `data` to `out`, [`CHECKSUM_BYTES`] long; [`sum_of_parts`]
+    /// adds them. Deterministic: sums of integers do not depend on their order.
     pub fn checksum(&self, stream: &Stream, data: View<'_>, out: View<'_>) -> Result<(), DeviceError> {
+        assert_eq!(out.bytes(), CHECKSUM_BYTES, "the parts of a checksum");
         let words = data.bytes() / 4;
-        stream.launch(&self.checksum, ONE_BLOCK, ChecksumArgs { data, out, words })
+        stream.launch(&self.checksum, CHECKSUM_GRID, ChecksumArgs { data, out, words })
     }
 
     /// Keeps `stream` busy for about `ns` nanoseconds (on a real card).
     pub fn delay(&self, stream: &Stream, ns: u64) -> Result<(), DeviceError> {
-        let single = Grid { threads: 1, ..ONE_BLOCK };
-        stream.launch(&self.delay, single, DelayArgs { ns })
+        stream.launch(&self.delay, SINGLE_THREAD, DelayArgs { ns })
     }
 }

@@ -12,6 +12,10 @@ use crate::sim::spec::Link;
 const LAUNCH_NS: u64 = 4_000;
 /// The host's time for one driver call.
 pub(crate) const CALL_NS: u64 = 1_000;
+/// How long a host wait goes on after a card is lost, if the work waits for that card. As on real cards.
+pub(crate) const LOSS_GRACE_NS: u64 = 5_000_000_000;
+/// How far apart the clocks of two neighbouring cards start, if they are skewed.
+const CLOCK_OFFSET_NS: i64 = 5_000_000_000;
 /// Memory bandwidth of a simulated card.
 const CARD_GB_PER_S: f64 = 900.0;
 
@@ -25,12 +29,38 @@ impl Link {
         }
     }
 
-    /// Bandwidth between two cards, in one direction.
+    /// Bandwidth between two cards with peer access, in one direction. Over PCIe it is that of the slots.
     fn peer_gb_per_s(self) -> f64 {
         match self {
             Link::Nvlink => 200.0,
             pcie => pcie.host_gb_per_s(),
         }
+    }
+}
+
+/// The clock of one card. It measures intervals a little longer or shorter than they are, and starts at another time than the
+/// clocks of the host and of other cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SimClock {
+    offset_ns: i64,
+    ppm: i64,
+}
+
+impl SimClock {
+    /// The clock of card `index`: every second one is slow, and later cards differ more.
+    pub(crate) fn new(index: usize, skew_ppm: u64) -> SimClock {
+        if skew_ppm == 0 {
+            return SimClock { offset_ns: 0, ppm: 0 };
+        }
+        let (number, ppm) = (index as i64 + 1, skew_ppm as i64);
+        let ppm = ppm * ((number + 1) / 2) * if index.is_multiple_of(2) { 1 } else { -1 };
+        SimClock { offset_ns: number * CLOCK_OFFSET_NS, ppm }
+    }
+
+    /// What it shows when the host's clock shows `host_ns`.
+    pub(crate) fn shows_ns(self, host_ns: u64) -> i64 {
+        let host_ns = host_ns as i64;
+        self.offset_ns + host_ns + host_ns / 1000 * self.ppm / 1000
     }
 }
 

@@ -3,31 +3,36 @@
 //! - Work is queued and runs later, in an order that respects only stream order and event waits (`queue.rs`). It runs when
 //!   the host waits for an event, and sometimes before. A copy moves its bytes when it runs.
 //! - Memory that was never written, or was freed, is poisoned.
-//! - The clock is simulated: work takes the time of its bytes on the links of the spec, and nothing sleeps.
+//! - The clock is simulated: work takes the time of its bytes on the links of the spec, and nothing sleeps. Each card may have
+//!   a clock of its own, which runs at another rate.
+//! - Work that waits for a lost card never ends, nor does anything behind it. The host's waits for it fail after a grace period.
 //! - Faults can be injected: [`SimFault`].
 //!
 //! Results are real: kernels run their host kernels.
 
+mod card_state;
 mod clock;
 mod queue;
 mod spec;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
+use tandem_random::SplitMix;
 
 use crate::bytes::{MIB, round_up};
-use crate::card::{Card, CardProcess, CardReading};
+use crate::card::{Card, CardProcess, CardReading, PeerAttributes, Visibility};
 use crate::cost::DriverCost;
 use crate::driver::{
     Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, PeerCall, RawArg, Reservation, StreamId,
 };
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
-use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_host};
+use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_flip, run_host};
 use crate::host_gemm::run_gemm;
 use crate::host_graph::{HostGraphs, HostOp};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
@@ -35,6 +40,8 @@ use crate::kernel::{Grid, Kernel};
 use crate::machine::{DeviceKind, lock};
 use crate::transfer::Route;
 use crate::workers::Workers;
+use card_state::{CardState, Failure, SimReservation};
+use clock::SimClock;
 use queue::{QueuedOp, Queues};
 
 /// The driver of simulated cards.
@@ -53,36 +60,23 @@ struct State {
     hosts: HashMap<ThreadId, u64>,
     allocations: u64,
     copies: u64,
+    /// Those from card to card.
+    peer_copies: u64,
     calls: u64,
     pinned: u64,
     trace: Vec<DriverCall>,
+    /// Decides how much the desktop uses.
+    desktop_rng: SplitMix,
 }
 
-#[derive(Default)]
-struct CardState {
-    /// Opens without a matching close: a card may be opened again while its last handle closes.
-    opens: u32,
-    modules: BTreeSet<&'static str>,
-    intruder: u64,
-    /// The driver's memory beyond its table.
-    grown: u64,
-    /// Set once the card fails every call.
-    failure: Option<Failure>,
-    reservations: BTreeMap<u64, SimReservation>,
-}
-
-#[derive(Clone, Copy)]
-enum Failure {
-    Lost,
-    Trapped,
-    CopyFailed,
-}
-
-struct SimReservation {
-    memory: HostMemory,
-    capped: bool,
-    /// Cards with peer access to it.
-    peers: Vec<usize>,
+/// Times on the clock of one card.
+struct CardTimes<const N: usize> {
+    /// When the card was opened, on the host's clock.
+    opened_ns: u64,
+    /// The same on the card's clock.
+    opened: i64,
+    /// When timers were reached, on the card's clock.
+    reached: [i64; N],
 }
 
 /// A driver call for copies between cards.
@@ -135,14 +129,23 @@ pub struct SimCounts {
     pub allocations: u64,
     /// Copies that ran.
     pub copies: u64,
+    /// Those from card to card.
+    pub peer_copies: u64,
 }
+
+/// GEMMs between two leaks of [`SimFault::GemmLeak`].
+const GEMMS_PER_LEAK: u64 = 64;
+/// Driver calls between two changes of the desktop's memory.
+const DESKTOP_EVERY: u64 = 16;
+/// The desktop changes independently of the order of work.
+const DESKTOP_SEED: u64 = 0x6465_736b;
 
 /// The number of peer calls that are stored.
 const TRACE_LENGTH: usize = 64;
 
 impl SimDriver {
     pub(crate) fn new(spec: SimSpec, workers: Arc<Workers>) -> SimDriver {
-        let hidden_by = |index| (spec.hidden == Some(index)).then(|| "--sim hidden".to_owned());
+        let hidden_by = |index| spec.hidden.contains(&index).then(|| format!("--sim {}", spec.hidden_option()));
         let card = |index: usize| Card {
             index,
             name: format!("Simulated {} MB", spec.card_bytes[index] / MIB),
@@ -158,12 +161,19 @@ impl SimDriver {
             hosts: HashMap::new(),
             allocations: 0,
             copies: 0,
+            peer_copies: 0,
             calls: 0,
             pinned: 0,
             trace: Vec::new(),
+            desktop_rng: SplitMix::new(spec.seed ^ DESKTOP_SEED),
         };
         let (cards, graphs) = ((0..spec.card_bytes.len()).map(card).collect(), HostGraphs::default());
         SimDriver { cards, spec, state: Mutex::new(state), workers, graphs }
+    }
+
+    /// Where `/proc` and `/sys` of the simulated machine are, if it has any.
+    pub(crate) fn root(&self) -> Option<&Path> {
+        self.spec.root.as_deref()
     }
 
     /// The live objects.
@@ -186,7 +196,8 @@ impl SimDriver {
     /// Driver calls, allocations and copies so far.
     pub fn counts(&self) -> SimCounts {
         let state = lock(&self.state);
-        SimCounts { calls: state.calls, allocations: state.allocations, copies: state.copies }
+        let State { calls, allocations, copies, peer_copies, .. } = *state;
+        SimCounts { calls, allocations, copies, peer_copies }
     }
 
     /// Counts a driver call; fails if the card is lost, or is to be lost by this call.
@@ -194,22 +205,44 @@ impl SimDriver {
         let number = state.calls;
         state.calls += 1;
         *state.host_ns() += clock::CALL_NS;
+        if self.spec.desktop_bytes > 0 && number.is_multiple_of(DESKTOP_EVERY) {
+            self.change_desktop(state);
+        }
         if self.spec.fault == Some(SimFault::LoseCard(number)) {
             state.fail_card(card, Failure::Lost);
         }
         state.check_alive(card, during)
     }
 
-    /// When timers were reached. Counts as one driver call, however many there are.
-    fn reached_ns<const N: usize>(&self, card: usize, events: [EventId; N]) -> Result<[u64; N], DeviceError> {
+    /// The desktop allocates or frees: any amount up to that of the spec, as far as there is memory.
+    fn change_desktop(&self, state: &mut State) {
+        for card in 0..state.cards.len() {
+            let wanted = state.desktop_rng.below(self.spec.desktop_bytes / MIB + 1) * MIB;
+            state.cards[card].desktop = 0;
+            state.cards[card].desktop = wanted.min(self.free_bytes(state, card));
+        }
+    }
+
+    /// What the clock of the card showed when it was opened and when its timers were reached, and the host's clock at the
+    /// opening. Counts as one driver call, however many timers there are. Like a real driver, refuses timers of another card:
+    /// the two clocks cannot be compared.
+    fn card_times<const N: usize>(&self, card: usize, events: [EventId; N]) -> Result<CardTimes<N>, DeviceError> {
         let during = "reading a timer";
+        let failed = |what: String| DeviceError::Failed { card, during, what };
         let mut state = lock(&self.state);
         self.call(&mut state, card, during)?;
-        let events = events.map(|event| state.queues.events.get(&event).filter(|event| event.reached > 0));
-        match events.iter().all(Option::is_some) {
-            true => Ok(events.map(|event| event.map_or(0, |event| event.reached_ns))),
-            false => Err(DeviceError::Failed { card, during, what: "it has not been reached".to_owned() }),
+        let clock = SimClock::new(card, self.spec.skew_ppm);
+        let mut reached = [0; N];
+        for (reached, event) in reached.iter_mut().zip(events) {
+            let event = state.queues.events.get(&event).filter(|event| event.reached > 0);
+            let event = event.ok_or_else(|| failed("it has not been reached".to_owned()))?;
+            if event.card != card {
+                return Err(failed(format!("the event belongs to GPU {}", event.card)));
+            }
+            *reached = clock.shows_ns(event.reached_ns);
         }
+        let opened_ns = state.cards[card].opened_ns;
+        Ok(CardTimes { opened_ns, opened: clock.shows_ns(opened_ns), reached })
     }
 
     fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: QueuedOp) -> Result<(), DeviceError> {
@@ -299,7 +332,15 @@ impl SimDriver {
         if self.spec.fault == Some(SimFault::FailCopy(number)) {
             return state.fail_card(card, Failure::CopyFailed);
         }
-        let delivers_nothing = state.route_of(path).is_some_and(|route| match self.spec.fault {
+        let route = state.route_of(path);
+        let peer_copy = state.peer_copies;
+        state.peer_copies += u64::from(route.is_some());
+        if let (CopyPath::Peer { from, to, .. }, Some(SimFault::TrapOnRoute(fatal))) = (path, self.spec.fault)
+            && route == Some(fatal)
+        {
+            return [from.card, to.card].into_iter().for_each(|card| state.fail_card(card, Failure::Trapped));
+        }
+        let delivers_nothing = route.is_some_and(|route| match self.spec.fault {
             Some(SimFault::CorruptPeer) => route.needs_peer_access(),
             Some(SimFault::CorruptRoute(corrupt)) => route == corrupt,
             _ => false,
@@ -310,6 +351,11 @@ impl SimDriver {
         }
         // `Pinned` keeps the host memory alive until its last use was reached.
         self.run_op(state, &HostOp::Copy(*path));
+        let is_corrupt = matches!(self.spec.fault, Some(SimFault::CorruptCopies(first)) if peer_copy >= first);
+        if let (true, Some(_), CopyPath::Peer { to, bytes, .. }) = (is_corrupt, route, path) {
+            // SAFETY: the byte is one of those that were just copied.
+            unsafe { run_flip(to.plus(peer_copy % bytes.max(&1))) };
+        }
     }
 
     /// Runs work until `done`.
@@ -323,6 +369,12 @@ impl SimDriver {
             if !self.run_one(state) {
                 // The work waits for another card that is lost, or behind an injected copy that never ends. There is no
                 // other cause: a wait refers only to records that were queued before it, so waits cannot form a cycle.
+                let given_up_ns =
+                    state.cards.iter().filter_map(|card| card.failure).map(|(_, ns)| ns + clock::LOSS_GRACE_NS);
+                if let Some(given_up_ns) = given_up_ns.min() {
+                    let host_ns = state.host_ns();
+                    *host_ns = given_up_ns.max(*host_ns);
+                }
                 (0..state.cards.len()).try_for_each(|other| state.check_alive(other, during))?;
                 assert!(state.queues.has_stuck_copy(), "queued work cannot run although no card is lost");
                 return Err(DeviceError::TimedOut { card, during, seconds: 0 });
@@ -332,7 +384,7 @@ impl SimDriver {
 
     fn free_bytes(&self, state: &State, card: usize) -> u64 {
         let now = &state.cards[card];
-        let others = self.spec.held_bytes + now.intruder;
+        let others = self.spec.held_bytes + now.intruder + now.desktop;
         self.spec.card_bytes[card].saturating_sub(others + now.process_bytes())
     }
 
@@ -363,7 +415,7 @@ impl State {
         }
         let allows = |at: Address, reader: usize| {
             let mut reservations = self.cards[at.card].reservations.values();
-            let reservation = reservations.find(|reservation| reservation.memory.holds(at.raw, at.raw));
+            let reservation = reservations.find(|reservation| reservation.memory.holds(at.raw, at.raw + 1));
             reservation.is_some_and(|reservation| reservation.peers.contains(&reader))
         };
         Some(match (call, allows(from, to.card) && allows(to, from.card)) {
@@ -386,7 +438,7 @@ impl State {
     /// Like a real driver, every call after a failure reports it.
     fn check_alive(&self, card: usize, during: &'static str) -> Result<(), DeviceError> {
         let lost = |what: &str| Err(DeviceError::Lost { card, during, what: what.to_owned() });
-        match self.cards[card].failure {
+        match self.cards[card].failure.map(|(failure, _)| failure) {
             None => Ok(()),
             Some(Failure::Lost) => lost("it stopped responding"),
             Some(Failure::Trapped) => lost("a kernel executed a trap"),
@@ -397,8 +449,15 @@ impl State {
     }
 
     fn fail_card(&mut self, card: usize, failure: Failure) {
-        self.cards[card].failure.get_or_insert(failure);
+        let now_ns = *self.host_ns();
+        self.cards[card].failure.get_or_insert((failure, now_ns));
         self.queues.abandon(card);
+        self.queues.hang_copies_with(card);
+    }
+
+    /// Whether work is queued that never ends, because it waits for a lost card.
+    fn has_endless_work(&self) -> bool {
+        self.cards.iter().any(|card| card.failure.is_some()) && !self.queues.all_idle()
     }
 
     /// Writes the poison of memory that was never touched, before an operation accesses it.
@@ -412,16 +471,6 @@ impl State {
     }
 }
 
-impl CardState {
-    /// Memory of this process as a driver counts it: context, modules, and reservations in 2 MiB pages.
-    fn process_bytes(&self) -> u64 {
-        let context = if self.opens > 0 { DriverCost::table().context_bytes + self.grown } else { 0 };
-        let modules = self.modules.len() as u64 * 2 * MIB;
-        let reserved = self.reservations.values().map(|reservation| round_up(reservation.memory.bytes(), 2 * MIB));
-        context + modules + reserved.sum::<u64>()
-    }
-}
-
 impl Driver for SimDriver {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Simulated
@@ -431,16 +480,24 @@ impl Driver for SimDriver {
         &self.cards
     }
 
+    fn visibility(&self) -> Option<Visibility> {
+        let option = (!self.spec.hidden.is_empty()).then(|| self.spec.hidden_option())?;
+        let cuda_order = self.cards.iter().filter(|card| card.hidden_by.is_none()).map(|card| card.index).collect();
+        let undo = Some(format!("remove {option} from --sim"));
+        Some(Visibility { by: format!("--sim {option}"), undo, cuda_order, lists_hidden: true })
+    }
+
     fn read(&self, card: usize) -> Result<CardReading, DeviceError> {
         let state = lock(&self.state);
         let now = &state.cards[card];
-        let others = self.spec.held_bytes + now.intruder;
-        let process =
-            (others > 0).then(|| CardProcess { pid: 1, name: Some("another process".to_owned()), bytes: others });
+        let others = [("another process", self.spec.held_bytes + now.intruder), ("a desktop", now.desktop)];
+        let others = others.into_iter().enumerate().filter(|(_, (_, bytes))| *bytes > 0);
+        let processes =
+            others.map(|(at, (name, bytes))| CardProcess { pid: at as u32 + 1, name: Some(name.to_owned()), bytes });
         Ok(CardReading {
             free_bytes: self.free_bytes(&state, card),
             total_bytes: self.spec.card_bytes[card],
-            processes: process.into_iter().collect(),
+            processes: processes.collect(),
             busy_percent: None,
             power_watts: None,
         })
@@ -463,6 +520,9 @@ impl Driver for SimDriver {
         if state.cards[card].opens == 0 && asked > free {
             return Err(DeviceError::OutOfMemory { card, asked, free, total: self.spec.card_bytes[card] });
         }
+        if state.cards[card].opens == 0 {
+            state.cards[card].opened_ns = *state.host_ns();
+        }
         state.cards[card].opens += 1;
         Ok(())
     }
@@ -472,6 +532,8 @@ impl Driver for SimDriver {
         state.cards[card].opens -= 1;
         if state.cards[card].opens == 0 {
             state.cards[card].modules.clear();
+            state.cards[card].maps_peers = false;
+            state.cards[card].grown = 0;
         }
     }
 
@@ -493,10 +555,12 @@ impl Driver for SimDriver {
 
     fn release(&self, reservation: Reservation) {
         let mut state = lock(&self.state);
-        // Like a real driver, finish the work that still uses the memory first.
+        // Like a real driver, finish the work that still uses the memory first, as far as it ends.
         while self.run_one(&mut state) {}
-        state.queues.abandon_all();
-        state.cards[reservation.base.card].reservations.remove(&reservation.base.raw);
+        let is_in_use = !state.queues.all_idle();
+        let card = &mut state.cards[reservation.base.card];
+        let released = card.reservations.remove(&reservation.base.raw);
+        card.left_behind.extend(released.filter(|_| is_in_use).map(|released| released.memory));
     }
 
     fn block_freed(&self, at: Address, bytes: u64) {
@@ -529,7 +593,12 @@ impl Driver for SimDriver {
     }
 
     fn free_host(&self, _card: usize, span: HostSpan) {
-        lock(&self.state).pinned -= 1;
+        let mut state = lock(&self.state);
+        state.pinned -= 1;
+        if state.has_endless_work() {
+            // Left to the end of the process: a copy that never ends may still use it.
+            return;
+        }
         // SAFETY: `Pinned` frees each span once, after its last use.
         unsafe { free_span(span) }
     }
@@ -612,12 +681,14 @@ impl Driver for SimDriver {
     }
 
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
-        let [from_ns, to_ns] = self.reached_ns(card, [from, to])?;
-        Ok(to_ns.saturating_sub(from_ns))
+        let [from_ns, to_ns] = self.card_times(card, [from, to])?.reached;
+        Ok(u64::try_from(to_ns - from_ns).unwrap_or(0))
     }
 
+    /// As on real cards: the card's clock, counted from when the card was opened.
     fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError> {
-        self.reached_ns(card, [event]).map(|[ns]| ns)
+        let CardTimes { opened_ns, opened, reached: [reached] } = self.card_times(card, [event])?;
+        Ok(opened_ns.saturating_add_signed(reached - opened))
     }
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
@@ -635,9 +706,19 @@ impl Driver for SimDriver {
                 return Err(DeviceError::Failed { card, during: "peer copy", what });
             }
             let route = as_call(call);
+            let is_with_lost_card =
+                [from, to].iter().any(|at| at.card != card && state.cards[at.card].failure.is_some());
             drop(state);
-            if route.is_some() && self.spec.fault == route.map(SimFault::StuckRoute) {
-                return self.enqueue(card, stream, "copying", QueuedOp::Stuck);
+            match self.spec.fault {
+                _ if is_with_lost_card => return self.enqueue(card, stream, "copying", QueuedOp::Stuck),
+                Some(SimFault::StuckRoute(stuck)) if route == Some(stuck) => {
+                    return self.enqueue(card, stream, "copying", QueuedOp::Stuck);
+                }
+                Some(SimFault::FreezeOnRoute(frozen)) if route == Some(frozen) => loop {
+                    thread::park();
+                },
+                Some(SimFault::AbortOnRoute(fatal)) if route == Some(fatal) => std::process::abort(),
+                _ => {}
             }
         }
         self.capture_or_enqueue(card, stream, "copying", HostOp::Copy(path))
@@ -670,6 +751,11 @@ impl Driver for SimDriver {
 
     fn gemm(&self, card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
         self.check_range(card, &accessed(&gemm.args()))?;
+        if let Some(SimFault::GemmLeak(bytes)) = self.spec.fault {
+            let card = &mut lock(&self.state).cards[card];
+            card.gemms += 1;
+            card.grown += if card.gemms.is_multiple_of(GEMMS_PER_LEAK) { bytes } else { 0 };
+        }
         self.capture_or_enqueue(card, stream, "queueing a GEMM", HostOp::Gemm(*gemm))
     }
 
@@ -711,16 +797,50 @@ impl Driver for SimDriver {
         if state.trace.len() < TRACE_LENGTH {
             state.trace.push(DriverCall::CanAccessPeer { reader, owner });
         }
-        Ok(self.spec.link == Link::Nvlink && reader != owner)
+        Ok(self.spec.has_peers() && reader != owner)
+    }
+
+    fn peer_attributes(&self, reader: usize, owner: usize) -> Result<PeerAttributes, DeviceError> {
+        let can_access = self.can_access_peer(reader, owner)?;
+        Ok(PeerAttributes {
+            performance_rank: 0,
+            access_supported: can_access,
+            native_atomics: can_access,
+            array_access: can_access,
+        })
+    }
+
+    fn deny_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
+        let mut state = lock(&self.state);
+        let Address { card: owner, raw } = reservation.base;
+        self.call(&mut state, owner, "disabling peer access")?;
+        if let Some(reservation) = state.cards[owner].reservations.get_mut(&raw) {
+            reservation.peers.retain(|peer| *peer != reader);
+        }
+        Ok(())
     }
 
     fn allow_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
         let Address { card: owner, raw } = reservation.base;
         self.call(&mut state, owner, "enabling peer access")?;
-        if self.spec.fault == Some(SimFault::RefusePeerAccess) {
-            let what = "injected refusal".to_owned();
+        if reader == owner {
+            // A card can access its own memory.
+            return Ok(());
+        }
+        let refused = match self.spec.fault {
+            Some(SimFault::RefusePeerAccess) => Some("injected refusal"),
+            _ => (!self.spec.has_peers()).then_some("the cards have no peer access"),
+        };
+        if let Some(what) = refused.map(str::to_owned) {
             return Err(DeviceError::Failed { card: owner, during: "enabling peer access", what });
+        }
+        for card in [owner, reader] {
+            let (asked, free) = (DriverCost::SIMULATED_PEER_BYTES, self.free_bytes(&state, card));
+            if !state.cards[card].maps_peers && asked > free {
+                return Err(DeviceError::OutOfMemory { card, asked, free, total: self.spec.card_bytes[card] });
+            }
+            state.cards[card].maps_peers = true;
         }
         if state.trace.len() < TRACE_LENGTH {
             state.trace.push(DriverCall::AllowPeer { reader, owner });

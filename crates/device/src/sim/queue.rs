@@ -23,7 +23,7 @@ pub(crate) enum QueuedOp {
         number: u64,
     },
     Trap,
-    /// A copy that never ends.
+    /// Work that never ends, and so nothing behind it begins.
     Stuck,
 }
 
@@ -122,9 +122,18 @@ impl Queues {
         self.events.get(&event).is_none_or(|event| event.reached >= event.recorded)
     }
 
-    /// Whether a copy was injected that never ends.
+    /// Whether there is a copy that never ends.
     pub(crate) fn has_stuck_copy(&self) -> bool {
         self.streams.values().flat_map(|stream| &stream.ops).any(|(_, op)| matches!(op, QueuedOp::Stuck))
+    }
+
+    /// From now on copies from and to the memory of a lost card never end.
+    pub(crate) fn hang_copies_with(&mut self, card: usize) {
+        for (_, op) in self.streams.values_mut().flat_map(|stream| &mut stream.ops) {
+            if matches!(op, QueuedOp::Run(HostOp::Copy(path)) if path.touches(card)) {
+                *op = QueuedOp::Stuck;
+            }
+        }
     }
 
     pub(crate) fn all_idle(&self) -> bool {
@@ -136,11 +145,6 @@ impl Queues {
         if self.all_idle() {
             self.events.retain(|_, event| !event.destroyed);
         }
-    }
-
-    /// Discards all entries: those still queued wait for a lost card.
-    pub(crate) fn abandon_all(&mut self) {
-        self.streams.values_mut().for_each(|stream| stream.ops.clear());
     }
 
     /// Discards the entries of a lost card.

@@ -1,6 +1,7 @@
 //! The specification of simulated cards (`2x24GiB`, `8GiB+16GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`) and of injected
 //! faults.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::bytes::MIB;
@@ -13,14 +14,23 @@ pub struct SimSpec {
     pub card_bytes: Vec<u64>,
     /// Their connection.
     pub link: Link,
+    /// Whether the cards have peer access to each other; `None`: over NVLink only.
+    pub peers: Option<bool>,
     /// Memory of each that other processes use.
     pub held_bytes: u64,
+    /// The most memory of each that a desktop allocates and frees meanwhile.
+    pub desktop_bytes: u64,
+    /// How much faster or slower than the host's clock those of the cards run, in parts per million. They also start at another
+    /// time. 0: all clocks are the same.
+    pub skew_ppm: u64,
     /// Compute capability of each.
     pub capability: (u32, u32),
-    /// A card that this process may not use.
-    pub hidden: Option<usize>,
+    /// Cards that this process may not use, in ascending order.
+    pub hidden: Vec<usize>,
     /// Whether the driver does not report memory per process, as inside some containers.
     pub hides_process_memory: bool,
+    /// Where `/proc` and `/sys` are that say on which NUMA node each card is; `None` for a machine with one node.
+    pub root: Option<PathBuf>,
     /// Decides the order in which queued work runs, and the jitter of the clock.
     pub seed: u64,
     /// The fault to inject.
@@ -50,14 +60,24 @@ pub enum SimFault {
     CorruptPeer,
     /// Copies of this route report success and deliver nothing.
     CorruptRoute(Route),
+    /// From this copy between two cards on, one bit of each arrives flipped.
+    CorruptCopies(u64),
     /// Copies of this route never end.
     StuckRoute(Route),
+    /// A copy of this route loses both of its cards.
+    TrapOnRoute(Route),
+    /// The driver call for a copy of this route never returns.
+    FreezeOnRoute(Route),
+    /// The driver call for a copy of this route aborts the process.
+    AbortOnRoute(Route),
     /// Peer access is offered and cannot be enabled.
     RefusePeerAccess,
     /// Another process allocates this much on every card just before we open it.
     Intruder(u64),
     /// The driver uses this much more on every card than its table says.
     DriverGrows(u64),
+    /// The driver keeps this much more after every 64 GEMMs on a card.
+    GemmLeak(u64),
 }
 
 /// An invalid `--sim` value.
@@ -77,10 +97,14 @@ impl SimSpec {
         SimSpec {
             card_bytes: vec![total_bytes; count],
             link: Link::Pcie4,
+            peers: None,
             held_bytes: 0,
+            desktop_bytes: 0,
+            skew_ppm: 0,
             capability: (9, 0),
-            hidden: None,
+            hidden: Vec::new(),
             hides_process_memory: false,
+            root: None,
             seed: 0,
             fault: None,
         }
@@ -96,9 +120,40 @@ impl SimSpec {
         SimSpec { link, ..self }
     }
 
+    /// The same with or without peer access, whatever the connection.
+    pub fn with_peers(self, peers: bool) -> SimSpec {
+        SimSpec { peers: Some(peers), ..self }
+    }
+
+    /// The same with clocks that differ by so many parts per million.
+    pub fn with_skew(self, skew_ppm: u64) -> SimSpec {
+        SimSpec { skew_ppm, ..self }
+    }
+
+    /// The same with a desktop that allocates and frees up to `desktop_bytes` on each card.
+    pub fn with_desktop(self, desktop_bytes: u64) -> SimSpec {
+        SimSpec { desktop_bytes, ..self }
+    }
+
+    /// Whether the cards have peer access to each other.
+    pub(super) fn has_peers(&self) -> bool {
+        self.peers.unwrap_or(self.link == Link::Nvlink)
+    }
+
+    /// The same on a machine whose `/proc` and `/sys` are below `root`.
+    pub fn with_root(self, root: &Path) -> SimSpec {
+        SimSpec { root: Some(root.to_owned()), ..self }
+    }
+
     /// The same with a fault.
     pub fn with_fault(self, fault: SimFault) -> SimSpec {
         SimSpec { fault: Some(fault), ..self }
+    }
+
+    /// The option that hides cards, as it is typed.
+    pub(super) fn hidden_option(&self) -> String {
+        let cards: Vec<String> = self.hidden.iter().map(ToString::to_string).collect();
+        format!("hidden={}", cards.join("+"))
     }
 
     fn option(&mut self, option: &str) -> Result<(), String> {
@@ -107,24 +162,35 @@ impl SimSpec {
             ("pcie4", "") => self.link = Link::Pcie4,
             ("pcie5", "") => self.link = Link::Pcie5,
             ("nvlink", "") => self.link = Link::Nvlink,
+            ("peers", "") => self.peers = Some(true),
+            ("no-peers", "") => self.peers = Some(false),
+            ("desktop", size) => self.desktop_bytes = bytes(size)?,
+            ("skew", ppm) => self.skew_ppm = skew(ppm)?,
             ("held", size) => self.held_bytes = bytes(size)?,
             ("cc", version) => self.capability = capability(version)?,
-            ("hidden", n) => self.hidden = Some(number(n)? as usize),
+            ("hidden", list) => self.hidden = card_numbers(list, self.card_bytes.len())?,
             ("no-process-figure", "") => self.hides_process_memory = true,
+            ("root", path) if !path.is_empty() => self.root = Some(PathBuf::from(path)),
             ("seed", n) => self.seed = number(n)?,
             ("refuse-allocation", n) => self.fault = Some(SimFault::RefuseAllocation(number(n)?)),
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
             ("lose-card", n) => self.fault = Some(SimFault::LoseCard(number(n)?)),
             ("corrupt-peer", "") => self.fault = Some(SimFault::CorruptPeer),
             ("corrupt", name) => self.fault = Some(SimFault::CorruptRoute(driver_route(name)?)),
+            ("corrupt-after", n) => self.fault = Some(SimFault::CorruptCopies(number(n)?)),
             ("stuck", name) => self.fault = Some(SimFault::StuckRoute(driver_route(name)?)),
+            ("trap-on", name) => self.fault = Some(SimFault::TrapOnRoute(driver_route(name)?)),
+            ("freeze-on", name) => self.fault = Some(SimFault::FreezeOnRoute(driver_route(name)?)),
+            ("abort-on", name) => self.fault = Some(SimFault::AbortOnRoute(driver_route(name)?)),
             ("refuse-peer-access", "") => self.fault = Some(SimFault::RefusePeerAccess),
             ("intruder", size) => self.fault = Some(SimFault::Intruder(bytes(size)?)),
+            ("gemm-leak", size) => self.fault = Some(SimFault::GemmLeak(bytes(size)?)),
             ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
-                    "'{option}' is not an option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, hidden=N, no-process-figure, seed=N, \
-                     refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, corrupt=ROUTE, stuck=ROUTE, refuse-peer-access, intruder=SIZE, driver-grows=SIZE)"
+                    "'{option}' is not an option (pcie3, pcie4, pcie5, nvlink, peers, no-peers, held=SIZE, desktop=SIZE, skew=PPM, cc=MAJOR.MINOR, hidden=N[+N…], no-process-figure, root=PATH, \
+                     seed=N, refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, corrupt=ROUTE, corrupt-after=N, stuck=ROUTE, trap-on=ROUTE, \
+                     freeze-on=ROUTE, abort-on=ROUTE, refuse-peer-access, intruder=SIZE, driver-grows=SIZE, gemm-leak=SIZE)"
                 ));
             }
         }
@@ -144,8 +210,8 @@ impl FromStr for SimSpec {
             for option in parts {
                 spec.option(option)?;
             }
-            match spec.held_bytes > smallest {
-                true => Err("held is more than a card has".to_owned()),
+            match spec.held_bytes.saturating_add(spec.desktop_bytes) > smallest {
+                true => Err("held and desktop are more than a card has".to_owned()),
                 false => Ok(spec),
             }
         };
@@ -180,6 +246,17 @@ fn cards(text: &str) -> Result<Vec<u64>, String> {
 const MAX_CARDS: u64 = 64;
 const MIN_CARD_BYTES: u64 = 64 * MIB;
 
+/// `0+2`: the numbers of some of `count` cards, in ascending order.
+fn card_numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
+    let mut cards = text.split('+').map(|n| number(n).map(|n| n as usize)).collect::<Result<Vec<_>, _>>()?;
+    cards.sort_unstable();
+    cards.dedup();
+    match cards.iter().find(|card| **card >= count) {
+        Some(card) => Err(format!("there is no card {card}: the last is {}", count.saturating_sub(1))),
+        None => Ok(cards),
+    }
+}
+
 fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("'{text}' is not a whole number"))
 }
@@ -191,6 +268,16 @@ fn bytes(text: &str) -> Result<u64, String> {
     match number(digits)?.checked_mul(scale) {
         Some(bytes) if bytes <= 1 << 44 => Ok(bytes),
         _ => Err(format!("size '{text}' is too large")),
+    }
+}
+
+/// Real oscillators differ by some parts per million; more than 1 % is no clock.
+const MAX_SKEW_PPM: u64 = 10_000;
+
+fn skew(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        ppm if ppm <= MAX_SKEW_PPM => Ok(ppm),
+        ppm => Err(format!("a skew of {ppm} parts per million; {MAX_SKEW_PPM} is the most")),
     }
 }
 
@@ -221,8 +308,20 @@ mod tests {
         check("8GiB+16GiB", unequal(&[8 * gib, 16 * gib]));
         check("16GiB+8192MiB,nvlink", unequal(&[16 * gib, 8 * gib]).with_link(Link::Nvlink));
         check("2x8GiB+1x16GiB+24GiB", unequal(&[8 * gib, 8 * gib, 16 * gib, 24 * gib]));
+        let hidden = |cards: &[usize]| SimSpec { hidden: cards.to_vec(), ..SimSpec::new(4, 24 * gib) };
+        check("4x24GiB,hidden=1", hidden(&[1]));
+        check("4x24GiB,hidden=2+0", hidden(&[0, 2]));
+        check("2x24GiB,pcie5,peers", SimSpec::new(2, 24 * gib).with_link(Link::Pcie5).with_peers(true));
+        check("2x24GiB,nvlink,no-peers", SimSpec::new(2, 24 * gib).with_link(Link::Nvlink).with_peers(false));
+        check("2x24GiB,skew=100,desktop=1GiB", SimSpec::new(2, 24 * gib).with_skew(100).with_desktop(gib));
         check("2x24GiB,fail-copy=3", SimSpec::new(2, 24 * gib).with_fault(SimFault::FailCopy(3)));
-        check("2x24GiB,stuck=peer-copy", SimSpec::new(2, 24 * gib).with_fault(SimFault::StuckRoute(Route::PeerCopy)));
+        check("2x24GiB,root=/tmp/two-nodes", SimSpec::new(2, 24 * gib).with_root(Path::new("/tmp/two-nodes")));
+        check("2x24GiB,corrupt-after=40", SimSpec::new(2, 24 * gib).with_fault(SimFault::CorruptCopies(40)));
+        let on_route = |text: &str, fault| check(text, SimSpec::new(2, 24 * gib).with_fault(fault));
+        on_route("2x24GiB,stuck=peer-copy", SimFault::StuckRoute(Route::PeerCopy));
+        on_route("2x24GiB,trap-on=peer", SimFault::TrapOnRoute(Route::Peer));
+        on_route("2x24GiB,freeze-on=staged", SimFault::FreezeOnRoute(Route::Staged));
+        on_route("2x24GiB,abort-on=peer", SimFault::AbortOnRoute(Route::Peer));
     }
 
     #[test]
@@ -254,6 +353,13 @@ mod tests {
             "2x24GiB,seed=x",
             "2x24GiB,stuck=bounce",
             "2x24GiB,corrupt=",
+            "2x24GiB,hidden=2",
+            "2x24GiB,skew=10001",
+            "2x24GiB,peers=1",
+            "2x24GiB,held=20GiB,desktop=5GiB",
+            "2x24GiB,hidden=0+",
+            "2x24GiB,corrupt-after=",
+            "2x24GiB,root=",
             "２x24GiB",
         ] {
             let error = text.parse::<SimSpec>().expect_err(text).to_string();

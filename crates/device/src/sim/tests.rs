@@ -24,7 +24,7 @@ fn bench(spec: SimSpec) -> Bench {
     let machine = Machine::simulated(spec);
     let device = machine.open(0).unwrap();
     let arena_bytes = 64 * MIB;
-    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Data, arena_bytes);
     let arena = Arena::reserve_as(&device, spec, false).unwrap();
     let (writer, reader) = (device.stream(false).unwrap(), device.stream(false).unwrap());
     Bench { machine, device, arena, writer, reader }
@@ -180,13 +180,7 @@ fn a_card_has_no_more_memory_than_its_spec() {
     let device = machine.open(0).unwrap();
     let free = device.free_bytes().unwrap();
     assert_eq!(free, (1024 - 300 - 522) * MIB);
-    let spec = |arena_bytes| ArenaSpec {
-        role: Role::Data,
-        limit_bytes: arena_bytes,
-        driver_bytes: 0,
-        arena_bytes,
-        capped: false,
-    };
+    let spec = |arena_bytes| ArenaSpec::new(Role::Data, arena_bytes);
     let refused = Arena::reserve_as(&device, spec(free + 1), false);
     assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })));
     let arena = Arena::reserve_as(&device, spec(free), false).unwrap();
@@ -201,8 +195,7 @@ fn every_call_on_a_lost_card_fails_and_everything_is_released() {
     let script = |machine: &Machine| -> Result<SimCounts, DeviceError> {
         let device = machine.open(0)?;
         let arena_bytes = 4 * MIB;
-        let spec =
-            ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+        let spec = ArenaSpec::new(Role::Data, arena_bytes);
         let arena = Arena::reserve_as(&device, spec, false)?;
         let stream = device.stream(false)?;
         let block = arena.take("block", 64)?;
@@ -270,7 +263,7 @@ fn a_split_block_that_the_driver_refuses_leaves_the_arena_as_it_was() {
     let machine = Machine::simulated(one_card(0).with_fault(SimFault::RefuseAllocation(0)));
     let device = machine.open(0).unwrap();
     let arena_bytes = 64 * MIB;
-    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Data, arena_bytes);
     let arena = Arena::reserve_as(&device, spec, true).unwrap();
     assert!(matches!(arena.take("refused", 1024), Err(DeviceError::OutOfMemory { .. })));
     arena.take("all of it", arena_bytes).expect("the refused block uses no memory");
@@ -281,16 +274,39 @@ fn peer_access_includes_split_blocks_that_were_allocated_before() {
     let machine = Machine::simulated(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink));
     let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
     let arena_bytes = 64 * MIB;
-    let spec = |role| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let peer_bytes = 32 * MIB;
+    let spec = |role| ArenaSpec { peer_bytes, ..ArenaSpec::new(role, arena_bytes) };
     let from = Arena::reserve_as(&here, spec(Role::Data), true).unwrap();
     let to = Arena::reserve_as(&there, spec(Role::Model), true).unwrap();
-    let (a, b) = (from.take("a", 64).unwrap(), to.take("b", 64).unwrap());
+    let (a, b) = (from.take_for_peer("a", 64).unwrap(), to.take_for_peer("b", 64).unwrap());
     from.allow_peer(&there).unwrap();
     to.allow_peer(&here).unwrap();
     here.stream(false)
         .unwrap()
         .copy_peer(a.view(), b.view(), PeerCall::Unified)
         .expect("peer access is enabled on both sides");
+}
+
+#[test]
+fn peer_access_opens_the_slots_and_no_other_memory() {
+    for split in [false, true] {
+        let machine = Machine::simulated(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink));
+        let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
+        let (arena_bytes, peer_bytes) = (64 * MIB, 32 * MIB);
+        let spec = |role| ArenaSpec { peer_bytes, capped: true, ..ArenaSpec::new(role, arena_bytes) };
+        let from = Arena::reserve_as(&here, spec(Role::Data), split).unwrap();
+        let to = Arena::reserve_as(&there, spec(Role::Model), split).unwrap();
+        from.allow_peer(&there).unwrap();
+        to.allow_peer(&here).unwrap();
+        let (slot, weights) = (to.take_for_peer("slot", 64).unwrap(), to.take("weights", 64).unwrap());
+        let (batch, stream) = (from.take_for_peer("batch", 64).unwrap(), here.stream(false).unwrap());
+        stream.copy_peer(batch.view(), slot.view(), PeerCall::Unified).unwrap();
+        let refused = stream.copy_peer(batch.view(), weights.view(), PeerCall::Unified).unwrap_err();
+        assert!(refused.to_string().contains("peer"), "{refused}");
+        // The parts do not borrow from each other.
+        assert!(to.take_for_peer("too much", 33 * MIB).is_err() && to.take("too much", 33 * MIB).is_err());
+        assert_eq!(to.memory().used_bytes, 512);
+    }
 }
 
 #[test]
@@ -301,6 +317,7 @@ fn impossible_arena_specs_are_refused_by_name() {
         limit_bytes,
         driver_bytes,
         arena_bytes,
+        peer_bytes: 0,
         capped: true,
     };
     let over = Arena::reserve_as(&device, spec(64 * MIB, 1, 64 * MIB), false).err();
@@ -362,4 +379,175 @@ fn a_gemm_takes_the_time_of_its_arithmetic() {
     let (short, long) = (took_ns(128, DType::F32), took_ns(1024, DType::F32));
     assert!(long > short + 15_000, "{short} {long}: 0.5 GFLOP at 20 TFLOP/s are 27 µs");
     assert!(took_ns(1024, DType::F64) > 10 * long, "f64 is slow on cards");
+}
+
+/// Two open cards with an arena and a stream each.
+struct Pair {
+    machine: Machine,
+    devices: [Device; 2],
+    arenas: [Arena; 2],
+    streams: [Stream; 2],
+}
+
+const PAIR_ARENA: u64 = 256 * MIB;
+
+fn pair_arena(device: &Device, role: Role) -> Arena {
+    let spec = ArenaSpec { peer_bytes: PAIR_ARENA, capped: true, ..ArenaSpec::new(role, PAIR_ARENA) };
+    Arena::reserve_as(device, spec, false).unwrap()
+}
+
+fn pair(spec: SimSpec) -> Pair {
+    let machine = Machine::simulated(spec);
+    let devices = [0, 1].map(|card| machine.open(card).unwrap());
+    let arenas = [pair_arena(&devices[0], Role::Data), pair_arena(&devices[1], Role::Model)];
+    let streams = [0, 1].map(|card: usize| devices[card].stream(false).unwrap());
+    Pair { machine, devices, arenas, streams }
+}
+
+#[track_caller]
+fn waits_for_card_0<T: std::fmt::Debug>(result: Result<T, DeviceError>) {
+    assert!(matches!(result, Err(DeviceError::Lost { card: 0, .. })), "{result:?}");
+}
+
+#[test]
+fn work_that_waits_for_a_lost_card_never_ends_and_neither_does_anything_behind_it() {
+    let pair = pair(SimSpec::new(2, 4 << 30).with_seed(lazy_seed()));
+    let [lost, alive] = &pair.devices;
+    let (never, behind, later) = (lost.event().unwrap(), alive.event().unwrap(), alive.event().unwrap());
+    pair.streams[0].trap().unwrap();
+    pair.streams[0].record(&never).unwrap();
+    let block = pair.arenas[1].take_for_peer("block", 64).unwrap();
+    let stuck = alive.stream(false).unwrap();
+    let mut out = alive.pinned(64).unwrap();
+    stuck.wait(&never, "a wait for a card that is lost").unwrap();
+    stuck.download(block.view(), &mut out, 0..64).unwrap();
+    stuck.record(&behind).unwrap();
+    waits_for_card_0(behind.synchronize("a wait that fails"));
+    assert!(pair.machine.now_ns() >= clock::LOSS_GRACE_NS, "the host waits for a while first");
+    // A released reservation ends nothing, on a card that waits for nothing.
+    drop(pair_arena(alive, Role::Model));
+    stuck.fill(block.view(), 1).unwrap();
+    stuck.record(&later).unwrap();
+    for event in [&behind, &later] {
+        assert!(!event.reached().unwrap());
+        waits_for_card_0(event.synchronize("a wait that fails"));
+    }
+    assert!(matches!(out.bytes(), Err(DeviceError::StillInUse { .. })));
+    // Work that does not depend on the lost card goes on.
+    pair.streams[1].fill(block.view(), 2).unwrap();
+    pair.streams[1].drain().unwrap();
+    let machine = pair.machine.clone();
+    drop((never, behind, later, block, stuck, out, pair));
+    assert_eq!(machine.sim().unwrap().alive(), Alive::default(), "teardown does not wait for it");
+}
+
+/// Copies to a card that is lost before or after the copy is queued; whether the copy ends.
+fn copy_to_lost_card(seed: u64, is_queued_before: bool) -> bool {
+    let pair = pair(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink).with_seed(seed));
+    let [from, to] = [1, 0].map(|card: usize| pair.arenas[card].take_for_peer("block", 64).unwrap());
+    pair.arenas[0].allow_peer(&pair.devices[1]).unwrap();
+    pair.arenas[1].allow_peer(&pair.devices[0]).unwrap();
+    let copy = || pair.streams[1].copy_peer(from.view(), to.view(), PeerCall::Unified).unwrap();
+    if is_queued_before {
+        copy();
+    }
+    pair.streams[0].trap().unwrap();
+    waits_for_card_0(pair.streams[0].drain());
+    if !is_queued_before {
+        copy();
+    }
+    let copied = pair.streams[1].drain();
+    copied.map_err(|error| assert!(matches!(error, DeviceError::Lost { card: 0, .. }), "{error}")).is_ok()
+}
+
+#[test]
+fn a_copy_to_a_lost_card_never_ends() {
+    assert!((0..20).all(|seed| !copy_to_lost_card(seed, false)));
+    assert!((0..20).any(|seed| !copy_to_lost_card(seed, true)), "it ran before the card was lost in every order");
+}
+
+/// 100 ppm and some seconds between the clocks of two cards, as `skew=100` sets them.
+#[test]
+fn clocks_of_two_cards_differ_and_their_times_agree_on_the_hosts_clock() {
+    let pair = pair(SimSpec::new(2, 4 << 30).with_skew(100).with_seed(3));
+    let clocks = [0, 1].map(|card| SimClock::new(card, 100));
+    assert!(clocks[1].shows_ns(0) - clocks[0].shows_ns(0) >= 5_000_000_000);
+    let rate = |clock: SimClock| clock.shows_ns(1_000_000_000) - clock.shows_ns(0);
+    assert_eq!(clocks.map(rate), [1_000_100_000, 999_900_000]);
+    // One card works, then the other.
+    let timers = [0, 1].map(|card: usize| [(); 2].map(|()| pair.devices[card].timer().unwrap()));
+    for card in [0, 1] {
+        let block = pair.arenas[card].take_for_peer("block", 48 * MIB).unwrap();
+        let stream = &pair.streams[card];
+        if card == 1 {
+            stream.wait(&timers[0][1], "the second card waits for the first").unwrap();
+        }
+        stream.record(&timers[card][0]).unwrap();
+        (0..20).for_each(|_| stream.fill(block.view(), 1).unwrap());
+        stream.record(&timers[card][1]).unwrap();
+        stream.drain().unwrap();
+    }
+    let spans = [0, 1].map(|card: usize| timers[card][1].span_since(&timers[card][0]).unwrap());
+    // 20 × 48 MiB at 900 GB/s: 1.2 ms, of which 100 ppm are 120 ns.
+    assert!(spans.iter().all(|span| (1_000_000..1_400_000).contains(&span.ns)), "{spans:?}");
+    let first_ended_ns = spans[0].began_ns + spans[0].ns;
+    assert!(spans[1].began_ns + 2_000 >= first_ended_ns, "{spans:?}");
+    assert!(spans[1].began_ns + spans[1].ns <= pair.machine.now_ns() + 2_000, "{spans:?}");
+    let across = timers[1][0].ns_since(&timers[0][0]);
+    assert!(matches!(across, Err(DeviceError::Failed { during: "reading a timer", .. })), "{across:?}");
+}
+
+#[test]
+fn peer_access_is_independent_of_the_link_and_has_its_bandwidth() {
+    let gb_per_s = |spec: &str| {
+        let pair = pair(spec.parse().unwrap());
+        if !pair.machine.can_access_peer(0, 1).unwrap() {
+            assert!(pair.arenas[0].allow_peer(&pair.devices[1]).is_err());
+            return None;
+        }
+        pair.arenas[0].allow_peer(&pair.devices[1]).unwrap();
+        pair.arenas[1].allow_peer(&pair.devices[0]).unwrap();
+        let [from, to] = [0, 1].map(|card: usize| pair.arenas[card].take_for_peer("block", 200 * MIB).unwrap());
+        let [began, ended] = [(); 2].map(|()| pair.devices[0].timer().unwrap());
+        pair.streams[0].record(&began).unwrap();
+        pair.streams[0].copy_peer(from.view(), to.view(), PeerCall::Unified).unwrap();
+        pair.streams[0].record(&ended).unwrap();
+        pair.streams[0].drain().unwrap();
+        Some(((200 * MIB) as f64 / ended.ns_since(&began).unwrap() as f64).round() as u64)
+    };
+    let check = |spec: &str, expected: std::ops::RangeInclusive<u64>| {
+        let found = gb_per_s(spec);
+        assert!(found.is_some_and(|gb_per_s| expected.contains(&gb_per_s)), "{spec}: {found:?}");
+    };
+    check("2x4GiB,pcie3,peers", 11..=13);
+    check("2x4GiB,pcie4,peers", 22..=26);
+    check("2x4GiB,pcie5,peers", 47..=53);
+    check("2x4GiB,nvlink", 185..=215);
+    assert_eq!(["2x4GiB,pcie4", "2x4GiB,nvlink,no-peers"].map(gb_per_s), [None, None]);
+}
+
+#[test]
+fn peer_access_takes_memory_on_both_cards() {
+    let pair = pair(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink));
+    let held = || [0, 1].map(|card: usize| pair.devices[card].process_bytes().unwrap().unwrap());
+    let before = held();
+    pair.arenas[0].allow_peer(&pair.devices[1]).unwrap();
+    assert_eq!(held(), before.map(|bytes| bytes + DriverCost::SIMULATED_PEER_BYTES));
+    pair.arenas[1].allow_peer(&pair.devices[0]).unwrap();
+    assert_eq!(held(), before.map(|bytes| bytes + DriverCost::SIMULATED_PEER_BYTES), "once for each card");
+}
+
+#[test]
+fn a_desktop_changes_the_free_memory_and_not_that_of_the_process() {
+    let bench = bench(one_card(0).with_desktop(1 << 30));
+    let block = bench.arena.take_for_peer("block", 64).unwrap();
+    let own = bench.device.process_bytes().unwrap();
+    let mut free = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        bench.writer.fill(block.view(), 1).unwrap();
+        free.insert(bench.device.free_bytes().unwrap());
+        assert_eq!(bench.device.process_bytes().unwrap(), own);
+    }
+    assert!(free.len() > 5, "{free:?}");
+    assert!(free.last().unwrap() - free.first().unwrap() <= 1 << 30);
 }

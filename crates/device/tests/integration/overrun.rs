@@ -31,7 +31,7 @@ fn one_element_too_far() {
     let machine = Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card");
     let device = machine.open(0).unwrap();
     let arena_bytes = 32 << 20;
-    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Data, arena_bytes);
     let arena = Arena::reserve(&device, spec).unwrap();
     let stream = device.stream(false).unwrap();
     let overrun = device.load(&OVERRUN).unwrap();

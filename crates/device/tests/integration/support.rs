@@ -27,12 +27,18 @@ pub(crate) fn spec(role: Role, arena_mib: u64) -> ArenaSpec {
         limit_bytes: (arena_mib + 64) * MIB,
         driver_bytes: 64 * MIB,
         arena_bytes: arena_mib * MIB,
+        peer_bytes: 0,
         capped: true,
     }
 }
 
 pub(crate) fn arena(device: &Device, role: Role, arena_mib: u64) -> Arena {
     Arena::reserve(device, spec(role, arena_mib)).expect("the arena fits")
+}
+
+/// An arena of 64 MiB whose second half another card may access.
+pub(crate) fn peer_arena(device: &Device, role: Role) -> Arena {
+    Arena::reserve(device, ArenaSpec { peer_bytes: 32 * MIB, ..spec(role, 64) }).expect("the arena fits")
 }
 
 /// Makes tests of a function that takes a [`Machine`]: on simulated cards with several seeds, on the CPU, and on a real

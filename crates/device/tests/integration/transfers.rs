@@ -1,16 +1,17 @@
 //! Peer, bounce and hand-over: requirements, refusals, and intact data.
 
-use crate::support::{MIB, arena, simulated_pair};
-use tandem_device::kernels::Checks;
+use crate::support::{MIB, arena, peer_arena, simulated_pair};
+use tandem_device::kernels::{Checks, checksum_words, pattern_word};
 use tandem_device::sim::{DriverCall, Link, SimFault};
+use tandem_device::transfer::{Checksums, CopyCheck};
 use tandem_device::{DeviceError, Machine, Route, SimSpec, Transfer};
 use tandem_events::Role;
 
 fn proven(machine: &Machine, route: Route, cards: (usize, usize)) -> Result<(String, f64), DeviceError> {
     let (from, to) = (machine.open(cards.0)?, machine.open(cards.1)?);
-    let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
+    let (data, model) = (peer_arena(&from, Role::Data), peer_arena(&to, Role::Model));
     let mut transfer = Transfer::open(route, "a test", &data, &model, 7 * MIB)?;
-    let (source, target) = (data.take("batch", 7 * MIB)?, model.take("slot", 7 * MIB)?);
+    let (source, target) = (data.take_for_peer("batch", 7 * MIB)?, model.take_for_peer("slot", 7 * MIB)?);
     let measured = transfer.prove(&[source.view()], &[target.view()])?;
     Ok((transfer.describe(), measured.gb_per_s()))
 }
@@ -39,16 +40,17 @@ fn a_copy_is_timed_leg_by_leg_and_without_its_waits() {
     {
         let machine = simulated_pair(link, 3);
         let (from, to) = (machine.open(0).unwrap(), machine.open(1).unwrap());
-        let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
+        let (data, model) = (peer_arena(&from, Role::Data), peer_arena(&to, Role::Model));
         let mut transfer = Transfer::open(route, "a test", &data, &model, 7 * MIB).unwrap();
-        let (source, target) = (data.take("batch", 7 * MIB).unwrap(), model.take("slot", 7 * MIB).unwrap());
+        let (source, target) =
+            (data.take_for_peer("batch", 7 * MIB).unwrap(), model.take_for_peer("slot", 7 * MIB).unwrap());
         let (writer, written) = (from.stream(false).unwrap(), from.event().unwrap());
         let timers = transfer.timers().unwrap();
         // 28 fills of 7 MiB: the copy waits for longer than it takes.
         (0..28).for_each(|value| writer.fill(source.view(), value).unwrap());
         writer.record(&written).unwrap();
         transfer.after_written(&written).unwrap();
-        transfer.copy_timed(source.view(), target.view(), &timers).unwrap();
+        transfer.copy_timed(source.view(), target.view(), &timers, None).unwrap();
         transfer.drain().unwrap();
         let times = timers.read().unwrap().unwrap();
         assert!(leg_ns.contains(&times.longest_ns()), "{route:?}: {times:?}");
@@ -111,6 +113,18 @@ fn a_copy_that_never_ends_is_given_up() {
     }
 }
 
+/// As a peer copy behind an IOMMU may do: no other route can be tried in this process.
+#[test]
+fn a_route_that_traps_loses_both_cards() {
+    for route in [Route::Peer, Route::PeerCopy, Route::Staged] {
+        let machine = faulty_pair(SimFault::TrapOnRoute(route));
+        let error = proven(&machine, route, (0, 1)).unwrap_err();
+        assert!(matches!(error, DeviceError::Lost { .. }) && !error.is_about_route(), "{error}");
+        assert!([0, 1].iter().all(|card| machine.open(*card).is_err()), "{route:?}: a card works");
+        assert_eq!(machine.sim().unwrap().alive(), Default::default());
+    }
+}
+
 #[test]
 fn refused_peer_access_is_about_the_route() {
     for (route, works) in Route::LADDER.into_iter().zip([false, false, true, true]) {
@@ -121,14 +135,69 @@ fn refused_peer_access_is_about_the_route() {
     }
 }
 
+/// A pattern through one copy with a check, after a proof; what both sides computed, and what the source held.
+fn checked(machine: &Machine, route: Route, cards: (usize, usize)) -> (Checksums, u64) {
+    let (from, to) = (machine.open(cards.0).unwrap(), machine.open(cards.1).unwrap());
+    let (data, model) = (peer_arena(&from, Role::Data), peer_arena(&to, Role::Model));
+    let mut transfer = Transfer::open(route, "a test", &data, &model, MIB).unwrap();
+    let (source, target) = (data.take_for_peer("batch", MIB).unwrap(), model.take_for_peer("slot", MIB).unwrap());
+    transfer.prove(&[source.view()], &[target.view()]).unwrap();
+    let mut check = CopyCheck::take("checks", &data, &model).unwrap();
+    let (writer, written) = (from.stream(false).unwrap(), from.event().unwrap());
+    Checks::load(&from).unwrap().fill_pattern(&writer, source.view(), 5).unwrap();
+    writer.record(&written).unwrap();
+    transfer.after_written(&written).unwrap();
+    transfer.copy_timed(source.view(), target.view(), &transfer.timers().unwrap(), Some(&mut check)).unwrap();
+    let arrived = to.event().unwrap();
+    transfer.record_arrived(&arrived).unwrap();
+    arrived.synchronize("a test").unwrap();
+    let words: Vec<u32> = (0..MIB / 4).map(|i| pattern_word(5, i)).collect();
+    (check.read().unwrap(), checksum_words(&words))
+}
+
+#[test]
+fn both_sides_of_an_intact_copy_have_the_same_checksum_when_it_has_arrived() {
+    for seed in 0..10 {
+        for route in Route::LADDER {
+            let (Checksums { sent, arrived }, expected) = checked(&simulated_pair(Link::Nvlink, seed), route, (0, 1));
+            assert_eq!((sent, arrived), (expected, expected), "{route:?}, seed {seed}");
+        }
+        let (Checksums { sent, arrived }, expected) = checked(&crate::support::simulated(1), Route::Bounce, (0, 0));
+        assert_eq!((sent, arrived), (expected, expected), "one card");
+    }
+}
+
+#[test]
+fn a_bit_that_flips_after_the_proof_changes_the_checksum_of_what_arrived() {
+    // One copy is compared, five are timed: the seventh is the first after the proof.
+    let machine = || faulty_pair(SimFault::CorruptCopies(6));
+    for route in [Route::Peer, Route::PeerCopy, Route::Staged] {
+        let (Checksums { sent, arrived }, expected) = checked(&machine(), route, (0, 1));
+        assert!(sent == expected && arrived != expected, "{route:?}");
+    }
+    // The host is not between the cards of this fault.
+    let (Checksums { sent, arrived }, _) = checked(&machine(), Route::Bounce, (0, 1));
+    assert_eq!(sent, arrived);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn on_one_real_card_both_sides_have_the_checksum_of_the_host() {
+    let machine = crate::support::cuda();
+    for route in Route::LADDER {
+        let (Checksums { sent, arrived }, expected) = checked(&machine, route, (0, 0));
+        assert_eq!((sent, arrived), (expected, expected), "{route:?}");
+    }
+}
+
 #[test]
 fn every_slot_of_both_sides_is_proven() {
     let machine = simulated_pair(Link::Nvlink, 0);
     let (from, to) = (machine.open(0).unwrap(), machine.open(1).unwrap());
-    let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
+    let (data, model) = (peer_arena(&from, Role::Data), peer_arena(&to, Role::Model));
     let mut transfer = Transfer::open(Route::Peer, "a test", &data, &model, MIB).unwrap();
-    let sources: Vec<_> = (0..5).map(|_| data.take("batch", MIB).unwrap()).collect();
-    let targets: Vec<_> = (0..3).map(|_| model.take("slot", MIB).unwrap()).collect();
+    let sources: Vec<_> = (0..5).map(|_| data.take_for_peer("batch", MIB).unwrap()).collect();
+    let targets: Vec<_> = (0..3).map(|_| model.take_for_peer("slot", MIB).unwrap()).collect();
     let (from_views, to_views): (Vec<_>, Vec<_>) =
         (sources.iter().map(|block| block.view()).collect(), targets.iter().map(|block| block.view()).collect());
     transfer.prove(&from_views, &to_views).unwrap();

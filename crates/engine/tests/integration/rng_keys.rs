@@ -33,8 +33,7 @@ impl DropoutProgram {
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
         let id = set.add("dropout", &graph, &layout).unwrap();
         let bytes = set.bytes(DeviceKind::Cpu);
-        let spec =
-            ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+        let spec = ArenaSpec::new(Role::Model, bytes);
         let arena = Arena::reserve(&Machine::cpu().open(0).unwrap(), spec).unwrap();
         let stream = Arc::new(arena.device().stream(true).unwrap());
         let session = Session::create(Arc::new(set), &arena, stream, 3).unwrap();

@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, RATE_HZ};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+use tandem_device::transfer::{CopyCheck, staging_bytes};
 use tandem_device::{DType, Route};
+use tandem_events::Role;
 
 use super::schema::{BatchSchema, HOP_SAMPLES};
 use super::shape::{Bucket, starts};
@@ -42,6 +44,8 @@ pub struct FeedPlan {
     pub table_bytes: u64,
     /// Recordings whose pitch stays cached on the data device: those with the lowest indices.
     pub cached_pitches: u64,
+    /// One in so many batches is verified after its transfer; none if no batch is.
+    pub verify_every: Option<u64>,
 }
 
 /// A byte range of an upload.
@@ -178,34 +182,72 @@ impl FeedPlan {
         round_up(words * DType::U32.bytes(), BLOCK_ALIGN)
     }
 
+    /// Verified batches that can be in flight at once: those among the slots of the model side.
+    pub fn num_checks(&self) -> u64 {
+        match (self.route, self.verify_every) {
+            // Nothing is copied.
+            (Route::Handover, _) | (_, None) => 0,
+            (_, Some(every)) => self.model_slots.div_ceil(every.max(1)),
+        }
+    }
+
+    fn checksum_bytes(&self) -> u64 {
+        self.num_checks() * CopyCheck::ARENA_BYTES
+    }
+
     /// What the feed takes from the data role's arena.
     pub fn data_lines(&self) -> Vec<(&'static str, u64)> {
-        let handed_over = if self.route == Route::Handover { self.model_slots * self.slot_bytes() } else { 0 };
+        let handed_over = if self.route == Route::Handover { self.slots_bytes(Role::Model) } else { 0 };
         let lines = [
-            (DATA_SLOTS, self.data_slots * self.slot_bytes()),
+            (DATA_SLOTS, self.slots_bytes(Role::Data)),
             (HANDED_OVER, handed_over),
             (UPLOADS, self.uploads * self.upload_bytes()),
             (RESAMPLED, self.resampled_bytes()),
             (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
             (ROW_TABLES, self.row_table_bytes()),
             (CACHED_PITCH, self.cached_pitch_bytes()),
+            (CHECKSUMS, self.checksum_bytes()),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 
     /// What the feed takes from the model role's arena.
     pub fn model_lines(&self) -> Vec<(&'static str, u64)> {
-        match self.route {
-            Route::Handover => Vec::new(),
-            Route::Peer | Route::PeerCopy | Route::Staged | Route::Bounce => {
-                vec![(MODEL_SLOTS, self.model_slots * self.slot_bytes())]
-            }
-        }
+        let slots = match self.route {
+            Route::Handover => 0,
+            Route::Peer | Route::PeerCopy | Route::Staged | Route::Bounce => self.slots_bytes(Role::Model),
+        };
+        let lines = [(MODEL_SLOTS, slots), (CHECKSUMS, self.checksum_bytes())];
+        lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Pinned bytes that decode threads fill.
+    /// Bytes of the slots of `role`: what the other role's card accesses over a peer route.
+    pub fn slots_bytes(&self, role: Role) -> u64 {
+        let slots = match role {
+            Role::Data => self.data_slots,
+            Role::Model => self.model_slots,
+        };
+        slots * self.slot_bytes()
+    }
+
+    /// What the feed takes of pinned memory.
+    pub fn pinned_lines(&self) -> Vec<(&'static str, u64)> {
+        let lines = [
+            (PINNED_UPLOADS, self.pinned_uploads * self.upload_bytes()),
+            (STAGING, staging_bytes(self.route, self.slot_bytes())),
+            (CHECKSUMS, self.num_checks() * CopyCheck::PINNED_BYTES),
+        ];
+        lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// Pinned bytes of the feed: the sum of [`pinned_lines`](FeedPlan::pinned_lines).
     pub fn pinned_bytes(&self) -> u64 {
-        self.pinned_uploads * self.upload_bytes()
+        self.pinned_lines().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The same over another route, for a transfer that may fall back to it.
+    pub fn pinned_bytes_over(&self, route: Route) -> u64 {
+        FeedPlan { route, ..self.clone() }.pinned_bytes()
     }
 
     /// Samples reserved for each row of `audio`: enough at every rate of the plan.
@@ -227,6 +269,10 @@ pub(crate) const TABLES: &str = "feature tables";
 pub(crate) const ROW_TABLES: &str = "row tables";
 pub(crate) const CACHED_PITCH: &str = "cached pitch";
 pub(crate) const MODEL_SLOTS: &str = "input slots";
+pub(crate) const CHECKSUMS: &str = "transfer checksums";
+/// Pinned memory has no owners by name: these are for people.
+const PINNED_UPLOADS: &str = "pinned uploads";
+const STAGING: &str = "bounce staging";
 
 /// Frames of the longest row of any shape.
 fn longest_row(buckets: &[Bucket]) -> u64 {
@@ -262,6 +308,7 @@ mod tests {
             pinned_uploads: 3,
             table_bytes: 1000,
             cached_pitches: 0,
+            verify_every: None,
         }
     }
 
@@ -353,6 +400,29 @@ mod tests {
         assert_eq!(plan.upload(&plan.buckets[1]).audio.bytes, 16 * 1001 * 256 * 2);
         // Spans of 64 bytes take a block each, and so do the picks of 128.
         assert_eq!(plan.upload_bytes(), 16 * 1001 * 256 * 2 + 12_800 + 8 * 256);
-        assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes());
+        assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes() + 2 * plan.slot_bytes());
+    }
+
+    #[test]
+    fn a_bounce_is_staged_in_pinned_memory_and_no_other_route_is() {
+        for route in Route::LADDER.into_iter().chain([Route::Handover]) {
+            let plan = plan(&[], route);
+            let staging = if route == Route::Bounce { 2 * plan.slot_bytes() } else { 0 };
+            assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes() + staging, "{}", route.name());
+            assert_eq!(plan.pinned_bytes_over(Route::Bounce), 3 * plan.upload_bytes() + 2 * plan.slot_bytes());
+        }
+    }
+
+    #[test]
+    fn checksums_are_planned_for_the_verified_batches_among_the_slots_of_the_model_side() {
+        for (every, checks) in [(1, 4), (2, 2), (3, 2), (4, 1), (1000, 1)] {
+            let off = plan(&[], Route::Peer);
+            let on = FeedPlan { verify_every: Some(every), ..off.clone() };
+            let line = ("transfer checksums", checks * 256);
+            assert_eq!((on.data_lines().last(), on.model_lines().last()), (Some(&line), Some(&line)), "{every}");
+            assert_eq!(on.pinned_bytes() - off.pinned_bytes(), checks * 512);
+        }
+        let handed_over = FeedPlan { verify_every: Some(1), ..plan(&[], Route::Handover) };
+        assert_eq!(handed_over.data_lines(), plan(&[], Route::Handover).data_lines(), "nothing is copied");
     }
 }

@@ -33,6 +33,7 @@ use crate::error::FeedError;
 use crate::lease::DeviceBatch;
 use crate::load::context::LoadContext;
 use crate::load::decode_threads::DecodeThreads;
+use crate::transfer_checks::TransferChecks;
 use crate::waits;
 
 /// A running feed. Dropping it stops and joins its threads.
@@ -53,6 +54,8 @@ pub struct Feed {
     messages: Messages,
     list_error_reported: AtomicBool,
     transfer: Option<Measured>,
+    /// Of the transfer, if it is verified.
+    checks: Option<Arc<TransferChecks>>,
     /// Whether batches come from another card than the model's.
     crosses_cards: bool,
     warm_slots: usize,
@@ -93,7 +96,9 @@ impl Feed {
     /// From another card, the host waits until the batch has arrived: a stream that waits for a card that was lost would wait
     /// for ever, and the model on it could not be saved.
     ///
-    /// Fails with the error that ended the feed.
+    /// A batch that is verified has then arrived as it was sent: the host waits for it, also on one device.
+    ///
+    /// Fails with the error that ended the feed, and with [`FeedError::CorruptBatch`].
     pub fn lease<'s>(&mut self, stream: &'s Stream) -> Result<DeviceBatch<'s>, FeedError> {
         let (ready, mut wait_ns) = match self.taker.try_take() {
             Ok(Some(ready)) => (Some(ready), 0),
@@ -104,13 +109,16 @@ impl Feed {
             }
         };
         let Some(ready) = ready else { return Err(self.join_and_take_error()) };
+        let sequence = ready.payload().sequence;
+        let checks = self.checks.as_ref().filter(|checks| checks.is_checked(sequence));
         let slot = ready.lease(|arrived| {
-            if self.crosses_cards && !arrived.reached()? {
+            if (self.crosses_cards || checks.is_some()) && !arrived.reached()? {
                 let waiting = Instant::now();
                 arrived.synchronize(waits::ARRIVED)?;
                 wait_ns += waiting.elapsed().as_nanos() as u64;
             }
-            stream.wait(arrived, waits::ARRIVED)
+            checks.map_or(Ok(()), |checks| checks.compare(sequence))?;
+            stream.wait(arrived, waits::ARRIVED).map_err(FeedError::from)
         })?;
         self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
         self.leased += 1;
@@ -178,6 +186,11 @@ impl Feed {
     /// What the verified transfer measured; none for a hand-over.
     pub fn transfer(&self) -> Option<Measured> {
         self.transfer
+    }
+
+    /// Batches that were verified and had arrived as they were sent; none if no batch is verified.
+    pub fn verified(&self) -> Option<u64> {
+        self.checks.as_ref().map(|checks| checks.verified())
     }
 
     /// Bytes of decoded audio in the memory cache; 0 for a disk cache.

@@ -35,7 +35,7 @@ pub(super) fn batch_slots(
 ) -> Result<Vec<RingSlot<Block, Event>>, DeviceError> {
     let device = arena.device();
     let slot = |_| {
-        let memory = arena.take(owner, plan.slot_bytes())?;
+        let memory = arena.take_for_peer(owner, plan.slot_bytes())?;
         Ok(RingSlot { memory, written: device.event()?, freed: device.event()? })
     };
     (0..count).map(slot).collect()

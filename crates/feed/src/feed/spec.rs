@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tandem_corpus::Cursor;
 use tandem_events::Emitter;
-use tandem_pipeline::RingStats;
+use tandem_pipeline::{CoreSet, RingStats};
 
 use crate::batch::feed_plan::FeedPlan;
 use crate::load::bad_samples::Replacements;
@@ -46,6 +46,9 @@ pub struct FeedSpec {
     pub max_bad_fraction: f64,
     /// The file that lists bad samples.
     pub bad_samples: Option<PathBuf>,
+    /// The cores of the data card's NUMA node, if it is known: the threads of the feed run there, and its pinned memory is
+    /// taken there. Batches do not depend on it.
+    pub cores: Option<CoreSet>,
     /// Receives stage times and settings.
     pub emitter: Emitter,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::transfer::Measured;
 use tandem_device::{Block, Event, Isolation, Route, Transfer, View};
-use tandem_pipeline::{Crew, RingHandle, RingSlot, StopFlag, ring};
+use tandem_pipeline::{CoreSet, Crew, RingHandle, RingSlot, StopFlag, ring};
 
 use super::Feed;
 use super::data_thread::DataThread;
@@ -24,6 +24,7 @@ use crate::load::row_loader::RowLoader;
 use crate::load::row_queue::RowQueue;
 use crate::load::slow_recordings::SlowRecordings;
 use crate::transfer::TransferThread;
+use crate::transfer_checks::TransferChecks;
 use crate::tune::self_tuning::{SelfTuning, TuningLog, WaitCounters};
 use crate::tune::tuner::{Tuner, TuningLimits, TuningState};
 use crate::upload::uploader::Uploader;
@@ -31,8 +32,16 @@ use crate::upload::uploader::Uploader;
 impl Feed {
     /// Takes all memory, verifies the transfer, and starts every thread. The feed then fills itself.
     ///
+    /// With cores in the spec, the memory is taken on a thread that runs there: a driver allocates pinned memory on the NUMA
+    /// node of the thread that asks.
+    ///
     /// Fails if memory, kernels or threads are not available; memory taken until then is freed.
-    pub fn start(roles: &Isolation, mut spec: FeedSpec) -> Result<Feed, FeedError> {
+    pub fn start(roles: &Isolation, spec: FeedSpec) -> Result<Feed, FeedError> {
+        let cores = spec.cores.clone();
+        CoreSet::run(cores.as_ref(), "feed-start", || Feed::start_here(roles, spec))?
+    }
+
+    fn start_here(roles: &Isolation, mut spec: FeedSpec) -> Result<Feed, FeedError> {
         spec.recordings = SlowRecordings::wrap(spec.recordings)?;
         let input = Arc::new(Input::new(&spec)?);
         let messages = Messages::default();
@@ -50,6 +59,7 @@ impl Feed {
         let features = FeatureMaker::create(device, arena, &stream, &input)?;
         let collator = Collator::create(device, input.features().floor)?;
         let link = if handover { None } else { Some(ModelLink::open(roles, &spec, &data_slots)?) };
+        let checks = link.as_ref().and_then(|link| link.checks.clone());
         let (slots, data_taker) = ring("data ring", data_slots);
 
         let threads = Arc::new(DecodeThreads::new(spec.threads));
@@ -75,13 +85,15 @@ impl Feed {
 
         let (taker, transfer, measured) = match link {
             None => (data_taker, None, None),
-            Some(ModelLink { transfer, filler, taker, measured }) => {
+            Some(ModelLink { transfer, filler, taker, measured, .. }) => {
                 rings.push(taker.handle());
-                (taker, Some(TransferThread { transfer, from: data_taker, to: filler, emitter }), Some(measured))
+                let checks = checks.clone();
+                let thread = TransferThread { transfer, from: data_taker, to: filler, emitter, checks };
+                (taker, Some(thread), Some(measured))
             }
         };
         let shutdown = Shutdown { first_error: Arc::default(), rings: rings.clone(), threads: Arc::clone(&threads) };
-        let mut crew = Crew::new("feed");
+        let mut crew = Crew::new("feed").on_cores(spec.cores);
         let closing = shutdown.clone();
         crew.on_stop(move || closing.close());
         let mut feed = Feed {
@@ -99,6 +111,7 @@ impl Feed {
             messages,
             list_error_reported: AtomicBool::new(false),
             transfer: measured,
+            checks,
             crosses_cards: roles.data.device.index() != roles.model.device.index(),
             warm_slots: depth,
         };
@@ -115,6 +128,7 @@ struct ModelLink {
     filler: BatchFiller,
     taker: BatchTaker,
     measured: Measured,
+    checks: Option<Arc<TransferChecks>>,
 }
 
 impl ModelLink {
@@ -127,8 +141,9 @@ impl ModelLink {
             return Err(FeedError::Ended);
         }
         let measured = transfer.prove(&views(data), &views(&slots))?;
+        let checks = TransferChecks::create(roles, plan, slots.iter().map(|slot| &slot.memory))?;
         let (filler, taker) = ring("model ring", slots);
-        Ok(ModelLink { transfer, filler, taker, measured })
+        Ok(ModelLink { transfer, filler, taker, measured, checks: checks.map(Arc::new) })
     }
 }
 

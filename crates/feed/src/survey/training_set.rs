@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
+use tandem_audio::{Arithmetic, DeviceFeatures, FeatureSettings, Lowpass, probe};
 use tandem_corpus::{Dataset, Distribution, Extent, SampleIndex};
 use tandem_text::{TextError, Tokens};
 
@@ -112,6 +112,11 @@ impl TrainingSet {
         training_set.rates_hz = device_rates(&training_set.dataset, &training_set.rows, &training_set.features);
         training_set.table_bytes = DeviceFeatures::table_bytes(&training_set.features, &training_set.rates_hz)?;
         Ok(training_set)
+    }
+
+    /// The same rows with features in another arithmetic. Their sizes are the same.
+    pub fn with_arithmetic(&self, arithmetic: Arithmetic) -> TrainingSet {
+        TrainingSet { features: FeatureSettings { arithmetic, ..self.features.clone() }, ..self.clone() }
     }
 
     /// The corpus.

@@ -41,7 +41,12 @@ fn noticed(
     let speeches = Speeches::new(0.7);
     let (clean, corpora) = speeches.resolve(Some(&cards(count)), &[&SMALL, flags].concat());
     // The plan is made once: what happens while it is made is not a run's.
-    let on = |machine: Machine| Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
+    let on = |machine: Machine| Resolved {
+        machine,
+        hardware: clean.hardware.clone(),
+        plan: clean.plan.clone(),
+        prover: None,
+    };
     let sound = on(Machine::simulated(cards(count)));
     let expected = whole_run(&speeches, &sound, &corpora).expect("a clean run");
     let all = points(sound.machine.sim().expect("simulated").counts());
@@ -100,7 +105,7 @@ fn results_that_nobody_waited_for_are_not_read() {
     let unnoticed = (0..8).all(|seed| {
         let machine = Machine::simulated(cards(1).with_seed(seed));
         machine.faults().skip_wait("session: results");
-        let resolved = Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
+        let resolved = Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone(), prover: None };
         whole_run(&speeches, &resolved, &corpora).is_ok()
     });
     assert!(!unnoticed, "the wait for results was taken away and nothing noticed");

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::Speeches;
-use tandem_audio::Clip;
+use tandem_audio::{Arithmetic, Clip};
+use tandem_checkpoint::latest_intact;
 use tandem_corpus::Sample;
 use tandem_device::SimSpec;
 use tandem_events::{Emitter, Role};
 use tandem_feed::{FeedError, FromFiles, Recordings};
-use tandem_launch::Trainer;
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Launched, Setup};
+use tandem_launch::{EachStep, Trainer};
+use tandem_pipeline::StopFlag;
 use tandem_train::StepReport;
 
 fn speech() -> Speeches {
@@ -79,6 +81,8 @@ fn a_plan_is_taken_to_the_byte_and_nothing_more() {
     check(None, &[("mode", "cpu")], true);
     check(None, &[("mode", "cpu"), ("optimization-level", "basic")], false);
     check(Some("1x24GiB"), &[("mode", "single")], true);
+    // Features in two-float.
+    check(Some("1x24GiB,cc=8.6"), &[("mode", "single")], false);
     check(Some("2x24GiB"), &[&PAIR[..], &[f32, ("enable-memory-isolation", "true")]].concat(), true);
     let tiny = ("model-size", "tiny");
     check(None, &[("mode", "cpu"), tiny], false);
@@ -132,6 +136,26 @@ fn a_program_of_ones_own_sets_up_the_run_that_the_commands_do() {
     let names: Vec<&str> = own[0].losses.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["loss", "mel", "prior", "duration"]);
     trainer.stop().unwrap();
+}
+
+/// Its plan knows no run folder: the checkpoint says how the features were computed.
+#[test]
+fn a_program_of_ones_own_resumes_with_the_arithmetic_of_the_checkpoint() {
+    let speeches = speech();
+    let folder = tempfile::tempdir().unwrap();
+    let train = |sim: &str, max_steps: &str, planned: Arithmetic| {
+        let flags = [("mode", "single"), ("batch-size", "2"), ("max-steps", max_steps)];
+        let (resolved, corpora) = speeches.resolve(Some(&sim.parse().unwrap()), &flags);
+        assert_eq!(resolved.plan.arithmetic.arithmetic, planned);
+        let mut trainer = Trainer::builder(&resolved).folder(folder.path()).build(&corpora).unwrap();
+        trainer.run(&StopFlag::new(), &mut EachStep(|_: &StepReport| {})).unwrap();
+        trainer.stop().unwrap();
+        latest_intact(folder.path()).unwrap().checkpoint.unwrap()
+    };
+    let first = train("1x24GiB,cc=8.6", "2", Arithmetic::TwoFloat);
+    let resumed = train("1x24GiB,cc=9.0", "3", Arithmetic::F64);
+    assert_eq!((first.step, resumed.step), (2, 3));
+    assert_eq!([first, resumed].map(|checkpoint| checkpoint.model.features.arithmetic), [Arithmetic::TwoFloat; 2]);
 }
 
 /// Recordings of which only so many more can be read.

@@ -152,7 +152,7 @@ impl Training {
 
 fn session(machine: &Machine, set: ProgramSet) -> Session {
     let bytes = set.bytes(machine.kind());
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     let arena = Arena::reserve(&machine.open(0).unwrap(), spec).unwrap();
     let stream = Arc::new(arena.device().stream(true).unwrap());
     Session::create(Arc::new(set), &arena, stream, 3).unwrap()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fixture::{cpu_only, gpus, settings};
+use crate::fixture::{cpu_only, gpus, restricted, settings};
 
 fn choose(line: &str, hardware: &Hardware) -> Result<Placement, Refusal> {
     Placement::choose(&settings(line), hardware)
@@ -66,6 +66,8 @@ fn requests_that_cannot_be_met() {
     check("--gpu 0", &cpu_only(), "--mode cpu works");
     check("--mode single", &cpu_only(), "--mode cpu works");
     check("--share-gpu", &cpu_only(), "--mode cpu works");
+    let differ = "--share-gpu puts both roles on one card, but --data-gpu 0 and --model-gpu 1 differ";
+    check("--share-gpu --data-gpu 0 --model-gpu 1", &gpus(2, 24), differ);
     let same = "❌ data_gpu and model_gpu must be different (or add --share-gpu)";
     check("--data-gpu 1 --model-gpu 1", &gpus(2, 24), same);
 }
@@ -90,6 +92,65 @@ fn hidden_and_old_cards_are_refused_by_name() {
     hardware.cards[0].card.capability = (6, 1);
     let text = choose("", &hardware).unwrap_err().to_string();
     assert!(text.contains("compute capability 6.1; needed: 7.5") && text.contains("is hidden by"), "{text}");
+}
+
+#[test]
+fn a_hidden_or_missing_card_is_answered_with_both_numbers_and_pairs_that_work() {
+    let check = |line: &str, suggested: &[&str]| {
+        let hardware = restricted(4, &[3, 1]);
+        let refusal = choose(line, &hardware).unwrap_err();
+        let text = refusal.to_string();
+        let numbers = "GPU 3 is device 0, GPU 1 is device 1; GPUs 0, 2 are hidden\n   To use all GPUs: unset CUDA";
+        assert!(text.contains(numbers), "{line}: {text}");
+        let found: Vec<String> = refusal.suggestions.iter().map(|suggestion| suggestion.args().join(" ")).collect();
+        assert_eq!(found, suggested, "{line}: {text}");
+        for suggestion in &refusal.suggestions {
+            assert!(Placement::choose(&suggestion.apply(&settings(line)), &hardware).is_ok(), "{text}");
+        }
+    };
+    let both = ["--data-gpu 1 --model-gpu 3", "--data-gpu 3 --model-gpu 1"];
+    check("--data-gpu 0 --model-gpu 2", &both);
+    check("--data-gpu 0 --model-gpu 4", &both);
+    // A card that can be used keeps its role.
+    check("--data-gpu 0 --model-gpu 1", &both[1..].iter().chain(&both[..1]).copied().collect::<Vec<_>>());
+    check("--data-gpu 1 --model-gpu 7", &both);
+    check("--gpu 2", &["--gpu 1", "--gpu 3"]);
+    check("--share-gpu --data-gpu 0 --model-gpu 0", &["--gpu 1", "--gpu 3"]);
+    let one = choose("--data-gpu 0 --model-gpu 1", &restricted(2, &[1])).unwrap_err();
+    assert_eq!(one.suggestions.iter().map(|s| s.args().join(" ")).collect::<Vec<_>>(), ["--gpu 1"], "{one}");
+    let none = choose("", &restricted(2, &[])).unwrap_err().to_string();
+    assert!(none.contains("it has no device; GPUs 0, 1 are hidden") && none.contains("--mode cpu"), "{none}");
+}
+
+#[test]
+fn a_card_is_named_by_its_uuid_or_a_unique_start_of_it() {
+    let mut hardware = gpus(3, 24);
+    for (facts, uuid) in hardware.cards.iter_mut().zip(["GPU-8f2d4c9e-1", "GPU-8f2d77aa-2", "GPU-c0ffee00-3"]) {
+        facts.card.uuid = uuid.to_owned();
+    }
+    let check = |line: &str, cards: [usize; 2]| {
+        let placement = choose(line, &hardware).unwrap();
+        assert_eq!([placement.data, placement.model], cards.map(Some), "{line}");
+    };
+    check("--gpu GPU-c0ffee00-3", [2, 2]);
+    check("--gpu gpu-C", [2, 2]);
+    check("--data-gpu GPU-8f2d7 --model-gpu 0", [1, 0]);
+    check("--data-gpu GPU-8f2d4 --model-gpu GPU-c0", [0, 2]);
+    check("--share-gpu --data-gpu GPU-c0 --model-gpu 2", [2, 2]);
+    let refused = |line: &str, parts: &[&str]| {
+        let refusal = choose(line, &hardware).unwrap_err();
+        parts.iter().for_each(|part| assert!(refusal.to_string().contains(part), "{line}: {refusal}"));
+        assert!(!refusal.suggestions.is_empty(), "{line}");
+    };
+    let list = ["\n   GPU 0: Simulated GPU (GPU-8f2d4c9e-1)", "\n   GPU 2: Simulated GPU (GPU-c0ffee00-3)"];
+    refused("--gpu GPU-dead", &["❌ Invalid gpu=GPU-dead, no GPU has a UUID that begins like this", list[0], list[1]]);
+    let several = "❌ Invalid model_gpu=GPU-8f2d, 2 GPUs have a UUID that begins like this: type more of it";
+    refused("--data-gpu 2 --model-gpu GPU-8f2d", &[several, list[0], list[1]]);
+    refused("--data-gpu GPU-c0 --model-gpu 2", &["data_gpu and model_gpu must be different"]);
+    refused("--share-gpu --data-gpu GPU-c0 --model-gpu 1", &["--data-gpu GPU-c0 and --model-gpu 1 differ"]);
+    refused("--mode cpu --gpu GPU-dead", &["--mode cpu uses no GPU"]);
+    let text = choose("--gpu GPU-dead", &cpu_only()).unwrap_err().to_string();
+    assert!(text.contains("❌ GPU-dead was requested, but there is no GPU"), "{text}");
 }
 
 #[test]

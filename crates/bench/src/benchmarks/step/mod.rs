@@ -173,8 +173,7 @@ impl Bench {
         let device = context.machine.open(context.cards[1])?;
         let lines = set.lines(context.machine.kind());
         let bytes = lines.iter().map(|line| line.bytes).sum::<u64>() + layout.bytes;
-        let spec =
-            ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+        let spec = ArenaSpec::new(Role::Model, bytes);
         let arena = Arena::reserve(&device, spec)?;
         let stream = Arc::new(device.stream(true)?);
         let begun = Instant::now();

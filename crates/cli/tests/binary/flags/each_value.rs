@@ -190,6 +190,26 @@ pub(super) fn phonemizer() -> EachValue {
     })
 }
 
+/// The arithmetic that the checkpoint stores, and whether the weights are those of f64, bit for bit. Other last bits of the
+/// features are other last bits of the weights.
+#[test]
+pub(super) fn feature_arithmetic() -> EachValue {
+    let f64 = run("");
+    let expected = [
+        ("--feature-arithmetic auto", (json!("f64"), true)),
+        ("--feature-arithmetic f64", (json!("f64"), true)),
+        ("--feature-arithmetic two-float", (json!("two-float"), false)),
+    ];
+    each_value("feature-arithmetic", &expected, |line| {
+        let run = run(line);
+        for (found, expected) in run.losses().iter().zip(f64.losses()) {
+            assert!((found - expected).abs() < 1e-4 * expected.abs(), "{line}: {found} for {expected}");
+        }
+        let weights = |run: &Run| run.checkpoint_file("weights.safetensors");
+        (run.model()["features"]["arithmetic"].clone(), weights(&run) == weights(&f64))
+    })
+}
+
 /// Whether the model keeps vowel marks.
 #[test]
 pub(super) fn harakat() -> EachValue {
@@ -241,6 +261,8 @@ pub(super) fn model_size() -> EachValue {
         let mut bytes = 0;
         // A step of the largest takes seconds, and its checkpoint 7 GB: the run is ended once its memory is reserved.
         eventually(|| {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "the run was refused: the checkpoints of the largest need 29 GB of free disk");
             let log = fs::read_to_string(folder.path("run/run.jsonl")).unwrap_or_default();
             let reserved = log.lines().filter(|line| line.contains(r#""event":"arena_reserved","role":"model""#));
             let reserved = reserved.filter_map(|line| serde_json::from_str::<Value>(line).ok()).next();

@@ -58,8 +58,7 @@ impl Harness {
     fn new(machine: &Machine, case: Case) -> Harness {
         let device = machine.open(0).unwrap();
         let limit: u64 = case.bytes().iter().map(|bytes| bytes + 4096).sum();
-        let spec =
-            ArenaSpec { role: Role::Model, limit_bytes: limit, driver_bytes: 0, arena_bytes: limit, capped: false };
+        let spec = ArenaSpec::new(Role::Model, limit);
         let arena = Arena::reserve(&device, spec).unwrap();
         let tensors = case.bytes().map(|bytes| arena.take("attention", bytes).unwrap()).into();
         let harness = Harness { stream: device.stream(true).unwrap(), device, tensors, _arena: arena, case };

@@ -130,7 +130,7 @@ pub(crate) fn bytes_of(dtype: DType, values: &[f64]) -> Vec<u8> {
 
 pub(crate) fn arena(machine: &Machine, bytes: u64) -> Arena {
     let device = machine.open(0).unwrap();
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let spec = ArenaSpec::new(Role::Model, bytes);
     Arena::reserve(&device, spec).unwrap()
 }
 

@@ -1,4 +1,5 @@
-//! The same promises on an NVIDIA card: both roles on one card, over every route.
+//! The same promises on NVIDIA cards, over every route: on two cards if there are two (`TANDEM_TWO_CONTEXTS=1` shows one as
+//! two), else with both roles on one.
 
 use std::io::Write as _;
 
@@ -9,11 +10,13 @@ use tandem_feed::CacheSpec;
 
 use super::support::{Bytes, Corpus, PATIENCE, Serving, clip};
 
-const ROUTES: [Route; 3] = [Route::Handover, Route::Peer, Route::Bounce];
+const ROUTES: [Route; 5] = [Route::Handover, Route::Peer, Route::PeerCopy, Route::Staged, Route::Bounce];
 const COUNT: usize = 14;
 
 fn serving(route: Route) -> Serving {
-    Serving::on(Machine::cuda().unwrap().expect("an NVIDIA card"), [0, 0], route)
+    let machine = Machine::cuda().unwrap().expect("an NVIDIA card");
+    let model = if route == Route::Handover { 0 } else { (machine.cards().len() - 1).min(1) };
+    Serving::on(machine, [0, model], route)
 }
 
 fn field<'a>(batch: &'a Bytes, name: &str) -> &'a [u8] {
@@ -107,11 +110,12 @@ fn gpu_after_warm_up_neither_our_count_nor_the_drivers_changes() {
                 feed.lease(&stream)?;
             }
             stream.drain()?;
-            let count = || {
-                let counters = serving.machine.counters(0);
-                let free = serving.machine.read(0).map(|reading| reading.free_bytes);
+            let count_on = |card: usize| {
+                let counters = serving.machine.counters(card);
+                let free = serving.machine.read(card).map(|reading| reading.free_bytes);
                 free.map(|free| (counters.allocations, counters.pinned_allocations, free))
             };
+            let count = || serving.cards.iter().map(|card| count_on(*card)).collect::<Result<Vec<_>, _>>();
             let before = count()?;
             for _ in 0..1000 {
                 feed.lease(&stream)?;

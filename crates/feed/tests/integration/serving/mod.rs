@@ -6,6 +6,8 @@ mod contents;
 mod same_batches;
 mod waits;
 mod trouble;
+mod verified;
 mod running;
+mod cores;
 mod events;
 mod cuda;

@@ -13,7 +13,8 @@ use super::support::{Corpus, Generated, PATIENCE, Serving};
 #[test]
 fn after_warm_up_nothing_is_allocated() {
     let corpus = Corpus::new(21, 30);
-    for serving in [Serving::single(1), Serving::pair(1, Route::Peer), Serving::pair(1, Route::Bounce)] {
+    let verified = Serving { verify_every: Some(1), ..Serving::pair(1, Route::Peer) };
+    for serving in [Serving::single(1), Serving::pair(1, Route::Peer), Serving::pair(1, Route::Bounce), verified] {
         let counted = serving.serve(&corpus.training_set, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             feed.wait_warm(PATIENCE)?;

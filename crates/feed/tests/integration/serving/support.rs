@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample};
+use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
 use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream};
@@ -15,7 +16,7 @@ use tandem_feed::{
     BatchInfo, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Placed,
     Recordings, SPEECH, TextSettings, TrainingSet, TrainingSetOptions, scan_lengths, waits,
 };
-use tandem_pipeline::StopFlag;
+use tandem_pipeline::{CoreSet, StopFlag};
 use tandem_text::Phonemizer;
 use tempfile::TempDir;
 
@@ -111,9 +112,13 @@ pub(crate) struct Serving {
     pub(crate) max_bad_fraction: f64,
     /// Slots on the data side, and on the model side.
     pub(crate) slots: [u64; 2],
+    /// One in so many batches is verified.
+    pub(crate) verify_every: Option<u64>,
     /// Delays the streams in turn, so that a missing wait shows on a real card; 0 for no delay.
     pub(crate) delay_ns: u64,
     pub(crate) emitter: Emitter,
+    /// The cores of the feed's threads.
+    pub(crate) cores: Option<CoreSet>,
     /// Whether batches are read on another stream than that of their lease.
     pub(crate) reads_elsewhere: bool,
     /// The set to evaluate in the shapes of the corpus; none to train on the corpus.
@@ -136,8 +141,10 @@ impl Serving {
             bad_samples: None,
             max_bad_fraction: 0.05,
             slots: [3, 3],
+            verify_every: None,
             delay_ns: 0,
             emitter: Emitter::none(),
+            cores: None,
             reads_elsewhere: false,
             evaluates: None,
         }
@@ -169,12 +176,12 @@ impl Serving {
         let buckets = corpus.bucket_plan(3, BATCH).unwrap();
         let plan = self.plan(corpus, &buckets);
         let bytes = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        let arena = |role, arena_bytes| ArenaSpec {
-            role,
-            limit_bytes: arena_bytes,
-            driver_bytes: 0,
-            arena_bytes,
-            capped: false,
+        let is_peer = self.route.needs_peer_access() && self.cards[0] != self.cards[1];
+        let arena = |role, bytes: u64| {
+            let slots_bytes = if is_peer { plan.slots_bytes(role) } else { 0 };
+            let peer_bytes = round_up(slots_bytes, POOL_GRANULE);
+            let arena_bytes = bytes - slots_bytes + peer_bytes;
+            ArenaSpec { peer_bytes, ..ArenaSpec::new(role, arena_bytes) }
         };
         let data = RoleSetup { card: self.cards[0], arena: arena(Role::Data, bytes(plan.data_lines())) };
         let model_bytes = bytes(plan.model_lines()) + (1 << 20);
@@ -214,6 +221,7 @@ impl Serving {
             pinned_uploads: 3,
             table_bytes: corpus.table_bytes(),
             cached_pitches: self.cached_pitches,
+            verify_every: self.verify_every,
         }
     }
 
@@ -233,6 +241,7 @@ impl Serving {
             cache: self.cache.clone(),
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
+            cores: self.cores.clone(),
             emitter: self.emitter.clone(),
         }
     }

@@ -276,7 +276,9 @@ fn every_failed_copy_and_lost_card_is_an_error_that_leaves_nothing_behind() {
     let serving = |fault: Option<SimFault>, route: Route| {
         let mut spec = two_cards(3);
         spec.fault = fault;
-        Serving::on(Machine::simulated(spec), [0, 1], route)
+        // Over one of the two routes some batches are verified.
+        let verify_every = (route == Route::Peer).then_some(2);
+        Serving { verify_every, ..Serving::on(Machine::simulated(spec), [0, 1], route) }
     };
     for route in [Route::Peer, Route::Bounce] {
         let clean = serving(None, route);
