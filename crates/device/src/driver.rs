@@ -21,6 +21,29 @@ pub(crate) type EventId = u64;
 pub(crate) type KernelId = u64;
 /// A captured graph of one card.
 pub(crate) type GraphId = u64;
+/// One rank's membership in a communicator.
+pub(crate) type MembershipId = u64;
+
+/// The bytes of a communicator's id, as NCCL defines them.
+pub(crate) const COMMUNICATOR_ID_BYTES: usize = 128;
+
+/// What a rank joins a communicator with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Membership {
+    pub(crate) id: [u8; COMMUNICATOR_ID_BYTES],
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// How long joining may take, and queueing a collective.
+    pub(crate) deadline: Duration,
+}
+
+/// A communicator that this process is a member of.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) id: MembershipId,
+    /// The library, its version and its algorithm.
+    pub(crate) description: String,
+}
 
 /// An address in the memory of one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +218,44 @@ pub(crate) trait Driver: Send + Sync {
     fn prepare_gemms(&self, _card: usize) -> Result<(), DeviceError> {
         Ok(())
     }
+
+    /// Makes what all ranks of a communicator join with.
+    fn new_communicator_id(&self) -> Result<[u8; COMMUNICATOR_ID_BYTES], DeviceError> {
+        Err(DeviceError::NoCommunicator { kind: self.kind().name() })
+    }
+    /// Joins a communicator. Returns when all ranks have joined, or when the deadline has passed.
+    fn join_communicator(&self, _card: usize, _membership: &Membership) -> Result<Joined, DeviceError> {
+        Err(DeviceError::NoCommunicator { kind: self.kind().name() })
+    }
+    /// Queues the sum over all ranks of `count` f32 values, in place.
+    fn all_reduce(
+        &self,
+        _at: Address,
+        _count: u64,
+        _membership: MembershipId,
+        _stream: StreamId,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::NoCommunicator { kind: self.kind().name() })
+    }
+    /// Queues the copy of `bytes` bytes from rank `root` to the same memory of all others.
+    fn broadcast(
+        &self,
+        _at: Address,
+        _bytes: u64,
+        _root: u32,
+        _membership: MembershipId,
+        _stream: StreamId,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::NoCommunicator { kind: self.kind().name() })
+    }
+    /// The error of a collective, if there is one. Never blocks.
+    fn check_communicator(&self, _card: usize, _membership: MembershipId) -> Result<(), DeviceError> {
+        Err(DeviceError::NoCommunicator { kind: self.kind().name() })
+    }
+    /// Ends collectives in flight. Later calls fail.
+    fn abort_communicator(&self, _card: usize, _membership: MembershipId) {}
+    /// Ends the membership: in order if nothing is in flight, otherwise by aborting.
+    fn leave_communicator(&self, _card: usize, _membership: MembershipId) {}
 
     /// Queues a faulting kernel. Once it has run, every call returns [`DeviceError::Lost`].
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError>;

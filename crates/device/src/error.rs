@@ -183,9 +183,46 @@ pub enum DeviceError {
         why: String,
     },
 
+    /// A collective, or joining the ranks that take part in it, failed. Often another rank has ended, and its log says why.
+    #[error(
+        "{who}: {call} failed: {status}{}; if another rank has ended, its log says why: start all ranks again, and resume from the last checkpoint if there is one (NCCL_DEBUG=INFO shows more)",
+        if detail.is_empty() { String::new() } else { format!(" ({detail})") }
+    )]
+    Communicator {
+        /// The rank, and its card.
+        who: String,
+        /// The function of NCCL.
+        call: &'static str,
+        /// What happened: NCCL's text and number of the error, or the deadline that passed.
+        status: String,
+        /// NCCL's last message; empty if there is none.
+        detail: String,
+    },
+
+    /// A variable of the environment would change the results of collectives: set it for every rank, before it starts.
+    #[error(
+        "{variable} must be {expected} in the environment of every rank, and it is {}: without it, sums over ranks differ from run to run; start the ranks with {variable}={expected}",
+        found.as_deref().unwrap_or("not set")
+    )]
+    CommunicatorEnvironment {
+        /// The variable.
+        variable: &'static str,
+        /// The value it must have.
+        expected: &'static str,
+        /// Its value.
+        found: Option<String>,
+    },
+
+    /// These devices have no communicator: reduce on the host.
+    #[error("NCCL connects NVIDIA cards, and this is a {kind} device: reduce on the host")]
+    NoCommunicator {
+        /// The kind of the device.
+        kind: &'static str,
+    },
+
     /// `TANDEM_FAULT` names an unknown fault: correct or unset it.
     #[error(
-        "TANDEM_FAULT={given}: expected trap@step:N, trap-data@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
+        "TANDEM_FAULT={given}: expected trap@step:N, trap-data@step:N, drift@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
     )]
     Fault {
         /// Its value.

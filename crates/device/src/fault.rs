@@ -110,7 +110,7 @@ impl Stream {
 }
 
 /// The fault that `TANDEM_FAULT` asks for: `trap@step:N` makes the model's card fault in step `N`, `trap-data@step:N` the
-/// data role's card before that step, `leak:POOL:MiB/STEPS` leaks that much of a pool every so many steps, `slow:WORK:TIMES`
+/// data role's card before that step, `drift@step:N` changes a weight after step `N`, `leak:POOL:MiB/STEPS` leaks that much of a pool every so many steps, `slow:WORK:TIMES`
 /// repeats some work that many times. For debugging only.
 ///
 /// The step loop checks [`Fault::traps_model_at`] and [`Fault::traps_data_at`] in each step and queues [`crate::Stream::trap`]; the memory watch lets
@@ -118,6 +118,7 @@ impl Stream {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     trap: Option<(Role, u64)>,
+    drift: Option<u64>,
     leak: Option<LeakRate>,
     slow: Option<(Slow, u32)>,
 }
@@ -188,6 +189,11 @@ impl Fault {
         self.trap == Some((Role::Data, step))
     }
 
+    /// Whether a weight changes on its own after this step, as by a memory error of the card.
+    pub fn drifts_at(&self, step: u64) -> bool {
+        self.drift == Some(step)
+    }
+
     /// The leak to inject, if any.
     pub fn leak(&self) -> Option<LeakRate> {
         self.leak
@@ -205,11 +211,12 @@ impl FromStr for Fault {
     fn from_str(given: &str) -> Result<Fault, DeviceError> {
         let trap_of = |prefix, role| Some((role, given.strip_prefix(prefix)?.parse().ok()?));
         let trap = trap_of("trap@step:", Role::Model).or_else(|| trap_of("trap-data@step:", Role::Data));
+        let drift = given.strip_prefix("drift@step:").and_then(|step| step.parse().ok());
         let leak = given.strip_prefix("leak:").and_then(leak_rate);
         let slow = given.strip_prefix("slow:").and_then(slowness);
-        match (trap, leak, slow) {
-            (None, None, None) => Err(DeviceError::Fault { given: given.to_owned() }),
-            _ => Ok(Fault { trap, leak, slow }),
+        match (trap, drift, leak, slow) {
+            (None, None, None, None) => Err(DeviceError::Fault { given: given.to_owned() }),
+            _ => Ok(Fault { trap, drift, leak, slow }),
         }
     }
 }
@@ -265,6 +272,8 @@ mod tests {
         assert!(!Fault::default().traps_model_at(0) && trap.leak().is_none());
         let trap_data: Fault = "trap-data@step:37".parse().unwrap();
         assert!(trap_data.traps_data_at(37) && !trap_data.traps_model_at(37) && !trap.traps_data_at(37));
+        let drift: Fault = "drift@step:3".parse().unwrap();
+        assert!(drift.drifts_at(3) && !drift.drifts_at(4) && !trap.drifts_at(37));
         let leak = |given: &str| given.parse::<Fault>().unwrap().leak();
         assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
@@ -285,7 +294,7 @@ mod tests {
             ])
         {
             let error = given.parse::<Fault>().unwrap_err().to_string();
-            let expected = "expected trap@step:N, trap-data@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
+            let expected = "expected trap@step:N, trap-data@step:N, drift@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
                             upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8";
             assert_eq!(error, format!("TANDEM_FAULT={given}: {expected}"));
         }

@@ -9,6 +9,7 @@
 //! 3. [`Stream`] orders work; [`Event`] synchronises streams with each other and with the host; [`Kernel`] and [`Gemm`]
 //!    are the work; on the host they run on the worker pool, [`Workers`]. A [`CapturedGraph`] is launched as one.
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
+//! 5. [`Communicator`] sums gradients over the cards of several processes.
 //!
 //! Besides `espeak`, which calls one C library, this is the only crate with `unsafe` in it.
 #![expect(unsafe_code, reason = "drivers are called here, and nowhere else")]
@@ -39,6 +40,7 @@ mod kernel;
 mod gemm;
 pub mod kernels;
 pub mod transfer;
+mod communicator;
 mod fault;
 mod injected_leak;
 
@@ -66,6 +68,7 @@ pub mod compile {
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
 pub use capture::{Capture, CapturedGraph};
 pub use card::{Card, CardProcess, CardReading, PeerAttributes, Visibility};
+pub use communicator::{Communicator, CommunicatorId};
 pub use cost::{Beside, DriverCost, probe, probe_pair};
 pub use cpu::resident_bytes;
 pub use cuda::KernelCache;

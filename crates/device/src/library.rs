@@ -16,7 +16,7 @@ use libloading::os::unix::Library;
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It was not found: install it.
-    #[error("{library} was not found: {install}, or run with --mode cpu; searched {}", searched.join(", "))]
+    #[error("{library} was not found: {install}, or {}; searched {}", otherwise(library), searched.join(", "))]
     NotFound {
         /// Its file name, or names.
         library: String,
@@ -27,7 +27,7 @@ pub enum LibraryError {
     },
 
     /// A file of that name exists, but the loader refuses it: repair or remove it.
-    #[error("{library} cannot be opened ({why}): reinstall it, or run with --mode cpu; found at {}", path.display())]
+    #[error("{library} cannot be opened ({why}): reinstall it, or {}; found at {}", otherwise(library), path.display())]
     CannotOpen {
         /// Its file name.
         library: String,
@@ -38,7 +38,7 @@ pub enum LibraryError {
     },
 
     /// It works, but is too old: update it.
-    #[error("{library} is too old: {found} found, {needed} needed: update it, or run with --mode cpu; found at {}", path.display())]
+    #[error("{library} is too old: {found} found, {needed} needed: update it, or {}; found at {}", otherwise(library), path.display())]
     TooOld {
         /// Its file name.
         library: String,
@@ -51,7 +51,7 @@ pub enum LibraryError {
     },
 
     /// It lacks a function that every usable version has: it is damaged, or something else under that name.
-    #[error("{library} lacks the function {symbol}: reinstall it, or run with --mode cpu; found at {}", path.display())]
+    #[error("{library} lacks the function {symbol}: reinstall it, or {}; found at {}", otherwise(library), path.display())]
     MissingSymbol {
         /// Its file name.
         library: String,
@@ -62,7 +62,7 @@ pub enum LibraryError {
     },
 
     /// It opens but does not work: the installation is broken, not the file.
-    #[error("{library} does not work: {what}: repair the installation, or run with --mode cpu; found at {}", path.display())]
+    #[error("{library} does not work: {what}: repair the installation, or {}; found at {}", otherwise(library), path.display())]
     Broken {
         /// Its file name.
         library: String,
@@ -71,6 +71,11 @@ pub enum LibraryError {
         /// Its error.
         what: String,
     },
+}
+
+/// What works without a library.
+fn otherwise(library: &str) -> &'static str {
+    if library.starts_with("libnccl") { "train on one GPU" } else { "run with --mode cpu" }
 }
 
 /// A library that was found and opened.
@@ -251,6 +256,11 @@ pub struct Survey {
 /// Finds and opens all four libraries, and initialises the driver. Opens no context on any card.
 pub fn survey(search: &Search) -> Survey {
     crate::cuda::survey(search)
+}
+
+/// Finds and opens NCCL, which reduces gradients between cards. Only data-parallel runs need it: nothing else opens it.
+pub fn find_nccl(search: &Search) -> Result<FoundLibrary, LibraryError> {
+    crate::cuda::find_nccl(search)
 }
 
 /// A library to search for.

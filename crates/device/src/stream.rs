@@ -120,7 +120,7 @@ impl Stream {
     }
 
     /// Panics if the memory is on another card, which is a bug in the caller.
-    fn owns(&self, view: View<'_>) {
+    pub(crate) fn owns(&self, view: View<'_>) {
         let (card, own) = (view.address().card, self.open.card);
         assert_eq!(card, own, "memory of GPU {card} on a stream of GPU {own}");
     }

@@ -1,4 +1,5 @@
-//! The functions of the CUDA driver, NVRTC and cuBLASLt that we call: tables of pointers under the libraries' own names.
+//! The functions of the CUDA driver, NVRTC, cuBLASLt and NCCL that we call: tables of pointers under the libraries' own
+//! names.
 //!
 //! Result codes are plain integers, because a newer driver may return a code that we have no name for. Opaque handles
 //! (contexts, streams, events, modules, pools) are integers of pointer size; every ABI we build for passes them like
@@ -112,6 +113,51 @@ pub(crate) struct HeuristicResult {
     reserved: [i32; 4],
 }
 
+/// `ncclUniqueId`: opaque to us, and passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct NcclUniqueId(pub(crate) [u8; 128]);
+
+/// `ncclConfig_t` as in `nccl.h` of NCCL 2.18.1, where its tag is `ncclConfig_v21700`.
+///
+/// Newer headers only append fields. The library copies `size` bytes of what it is given over its own defaults, and takes
+/// the defaults for the fields that are newer than `version` (`parseCommConfig` in `init.cc`): so the oldest layout suits
+/// every version since. Its last four bytes are padding in 2.18 and `trafficClass` since 2.25.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NcclConfig {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    pub(crate) blocking: i32,
+    cga_cluster_size: i32,
+    min_ctas: i32,
+    max_ctas: i32,
+    net_name: *const c_char,
+    split_share: i32,
+    traffic_class: i32,
+}
+
+impl NcclConfig {
+    /// `NCCL_CONFIG_INITIALIZER` with `blocking = 0`: no call waits for another rank.
+    pub(crate) fn non_blocking() -> NcclConfig {
+        // `NCCL_CONFIG_UNDEF_INT`: the library decides.
+        let undefined = i32::MIN;
+        NcclConfig {
+            size: size_of::<NcclConfig>(),
+            magic: 0xcafe_beef,
+            version: 21800,
+            blocking: 0,
+            cga_cluster_size: undefined,
+            min_ctas: undefined,
+            max_ctas: undefined,
+            net_name: std::ptr::null(),
+            split_share: undefined,
+            traffic_class: undefined,
+        }
+    }
+}
+
 /// `CUuuid`.
 pub(crate) type Uuid = [u8; 16];
 
@@ -138,7 +184,7 @@ macro_rules! table {
             pub(crate) fn load(opened: &OpenLibrary) -> Result<$table, LibraryError> {
                 Ok($table {
                     $(
-                        // SAFETY: CUDA's headers declare this type for this name since 12.2.
+                        // SAFETY: CUDA's headers declare this type for this name since 12.2, NCCL's since 2.18.
                         $symbol: unsafe { opened.symbol(stringify!($symbol)) }?,
                     )*
                 })
@@ -272,6 +318,23 @@ table! {
     }
 }
 
+table! {
+    /// NCCL. `ncclComm_t` is a handle.
+    NcclApi {
+        ncclGetVersion(*mut i32);
+        ncclGetErrorString(Code) -> *const c_char;
+        ncclGetLastError(Handle) -> *const c_char;
+        ncclGetUniqueId(*mut NcclUniqueId);
+        ncclCommInitRankConfig(*mut Handle, i32, NcclUniqueId, i32, *mut NcclConfig);
+        ncclCommGetAsyncError(Handle, *mut Code);
+        ncclAllReduce(DevicePtr, DevicePtr, usize, i32, i32, Handle, Handle);
+        ncclBroadcast(DevicePtr, DevicePtr, usize, i32, i32, Handle, Handle);
+        ncclCommFinalize(Handle);
+        ncclCommDestroy(Handle);
+        ncclCommAbort(Handle);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,5 +346,20 @@ mod tests {
         assert_eq!(size_of::<Access>(), 12);
         assert_eq!(size_of::<HeuristicResult>(), 96);
         assert_eq!(std::mem::offset_of!(HeuristicResult, state), 72);
+        assert_eq!((size_of::<NcclUniqueId>(), align_of::<NcclUniqueId>()), (128, 1));
+    }
+
+    #[test]
+    fn the_config_of_nccl_has_the_layout_and_the_header_of_its_2_18() {
+        assert_eq!(size_of::<NcclConfig>(), 48);
+        assert_eq!(std::mem::offset_of!(NcclConfig, blocking), 16);
+        assert_eq!(std::mem::offset_of!(NcclConfig, net_name), 32);
+        assert_eq!(std::mem::offset_of!(NcclConfig, split_share), 40);
+        let config = NcclConfig::non_blocking();
+        assert_eq!((config.size, config.magic, config.version, config.blocking), (48, 0xcafe_beef, 21800, 0));
+        let undefined =
+            [config.cga_cluster_size, config.min_ctas, config.max_ctas, config.split_share, config.traffic_class];
+        assert_eq!(undefined, [i32::MIN; 5]);
+        assert!(config.net_name.is_null());
     }
 }

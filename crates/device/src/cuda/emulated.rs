@@ -14,6 +14,7 @@ use super::contexts::{self, ListedCard};
 use super::gemms::LazyCublas;
 use super::init::InitializedDriver;
 use super::modules::Cubins;
+use super::nccl::LazyNccl;
 use super::{CudaDriver, fake};
 use crate::card::Card;
 use crate::library::{FoundLibrary, Search};
@@ -52,7 +53,8 @@ pub(super) fn driver(api: DriverApi) -> CudaDriver {
     let found = FoundLibrary { name: "libcuda.so.1".into(), path: PathBuf::from("emulated"), version: None };
     let initialized = InitializedDriver { api, found, version: 13000, visible: Vec::new() };
     let nowhere = Search::only_under(&PathBuf::from("no such folder"));
-    CudaDriver::assemble(initialized, None, cards(), Cubins::new(&nowhere), LazyCublas::new(&nowhere))
+    let (cubins, blas, nccl) = (Cubins::new(&nowhere), LazyCublas::new(&nowhere), LazyNccl::new(&nowhere));
+    CudaDriver::assemble(initialized, None, cards(), cubins, blas, nccl)
 }
 
 fn cards() -> Vec<ListedCard> {

@@ -8,12 +8,14 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::path::PathBuf;
 
 use super::api::{
-    Access, Algorithm, Code, CublasLtApi, DevicePtr, DriverApi, Handle, HeuristicResult, MemLocation, PoolProps, Uuid,
+    Access, Algorithm, Code, CublasLtApi, DevicePtr, DriverApi, Handle, HeuristicResult, MemLocation, NcclApi,
+    NcclConfig, NcclUniqueId, PoolProps, Uuid,
 };
 use super::cublas::CublasLt;
 use super::gemms::LazyCublas;
 use super::init::{self, InitializedDriver, Visible};
 use super::modules::Cubins;
+use super::nccl::{IN_PROGRESS, LazyNccl, Nccl};
 use super::{CudaDriver, contexts};
 use crate::card::Card;
 use crate::library::{FoundLibrary, Search};
@@ -30,6 +32,13 @@ thread_local! {
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
     /// Access of other devices that new pools have from the start.
     static INHERITED: Cell<c_uint> = const { Cell::new(0) };
+    /// For how many more polls NCCL is busy.
+    static BUSY_POLLS: Cell<u32> = const { Cell::new(0) };
+    /// The asynchronous error of NCCL.
+    static ASYNC_ERROR: Cell<Code> = const { Cell::new(0) };
+    /// The environment that NCCL reads.
+    static VARIABLES: RefCell<HashMap<&'static str, &'static str>> =
+        RefCell::new(HashMap::from([("NCCL_NVLS_ENABLE", "0"), ("NCCL_ALGO", "Ring")]));
 }
 
 /// The calls since the last call of this, in order.
@@ -50,6 +59,24 @@ pub(super) fn elapse(ms: f32) {
 /// From now on new pools have the access of a destroyed one.
 pub(super) fn inherit_access(flags: c_uint) {
     INHERITED.set(flags);
+}
+
+/// From the next call on, NCCL is busy for as many polls.
+pub(super) fn keep_nccl_busy(polls: u32) {
+    BUSY_POLLS.set(polls);
+}
+
+/// From now on, this is the asynchronous error of NCCL.
+pub(super) fn inject_async_error(code: Code) {
+    ASYNC_ERROR.set(code);
+}
+
+/// From now on the variable has this value in the environment that NCCL reads.
+pub(super) fn set_variable(name: &'static str, value: Option<&'static str>) {
+    VARIABLES.with_borrow_mut(|variables| match value {
+        Some(value) => variables.insert(name, value),
+        None => variables.remove(name),
+    });
 }
 
 /// Another library makes its context current on this thread.
@@ -78,7 +105,7 @@ pub(super) fn driver() -> CudaDriver {
     let found = FoundLibrary { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
     let blas = LazyCublas::opened(CublasLt { api: blas_api(), found });
     let cards = contexts::listed(init::match_devices(None, &initialized.visible, "nothing"));
-    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), blas)
+    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), blas, nccl())
 }
 
 /// The first of those cards, shown as two.
@@ -89,7 +116,14 @@ pub(super) fn driver_with_two_contexts() -> CudaDriver {
     let found = FoundLibrary { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
     let initialized = InitializedDriver { api: api(), found, version: 13000, visible: Vec::new() };
     let nowhere = Search::only_under(&PathBuf::from("no such folder"));
-    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), LazyCublas::new(&nowhere))
+    CudaDriver::assemble(initialized, None, cards, Cubins::new(&nowhere), LazyCublas::new(&nowhere), nccl())
+}
+
+fn nccl() -> LazyNccl {
+    let (name, version) = ("libnccl.so.2".into(), Some("2.28.9".into()));
+    let found = FoundLibrary { name, path: PathBuf::from("fake"), version };
+    let variable = |name: &str| VARIABLES.with_borrow(|variables| variables.get(name).map(ToString::to_string));
+    LazyNccl::opened(Nccl { api: nccl_api(), found }, variable)
 }
 
 #[expect(non_snake_case, reason = "the driver's own name")]
@@ -314,4 +348,51 @@ fakes! {
     )
         format!("{handle} {}·{a:#x}·{b:#x} + {}·{c:#x} to {d:#x} by {} with {workspace:#x}+{bytes} on {stream}",
             number(alpha), number(beta), first_word(algorithm)), 0;
+}
+
+#[expect(non_snake_case, reason = "the library's own name")]
+unsafe extern "C" fn ncclGetErrorString(_code: Code) -> *const c_char {
+    c"an error of NCCL".as_ptr()
+}
+
+#[expect(non_snake_case, reason = "the library's own name")]
+unsafe extern "C" fn ncclGetLastError(_communicator: Handle) -> *const c_char {
+    c"the last message".as_ptr()
+}
+
+/// The result of a call that a thread of NCCL works on.
+fn started() -> Code {
+    if BUSY_POLLS.get() > 0 { IN_PROGRESS } else { 0 }
+}
+
+fn polled() -> Code {
+    match BUSY_POLLS.get() {
+        0 => ASYNC_ERROR.get(),
+        polls => {
+            BUSY_POLLS.set(polls - 1);
+            IN_PROGRESS
+        }
+    }
+}
+
+fakes! {
+    nccl_api -> NcclApi [ncclGetErrorString, ncclGetLastError]
+    ncclGetVersion(out: *mut i32) none(), put(out, 22809);
+    ncclGetUniqueId(out: *mut NcclUniqueId) none(), put(out, NcclUniqueId([9; 128]));
+    ncclCommInitRankConfig(out: *mut Handle, size: i32, id: NcclUniqueId, rank: i32, config: *mut NcclConfig)
+        // SAFETY: the driver under test passes the address of a live local.
+        { let blocking = unsafe { (*config).blocking }; format!("{rank}/{size} id {} {blocking}", id.0[127]) },
+        { put(out, 80); started() };
+    ncclCommGetAsyncError(communicator: Handle, out: *mut Code) format!("{communicator}"), put(out, polled());
+    ncclAllReduce(
+        from: DevicePtr, to: DevicePtr, count: usize, dtype: i32, op: i32, communicator: Handle, stream: Handle
+    )
+        format!("{from:#x} {to:#x} {count} {dtype} {op} {communicator} {stream}"), started();
+    ncclBroadcast(
+        from: DevicePtr, to: DevicePtr, count: usize, dtype: i32, root: i32, communicator: Handle, stream: Handle
+    )
+        format!("{from:#x} {to:#x} {count} {dtype} {root} {communicator} {stream}"), started();
+    ncclCommFinalize(communicator: Handle) format!("{communicator}"), started();
+    ncclCommDestroy(communicator: Handle) format!("{communicator}"), 0;
+    ncclCommAbort(communicator: Handle) format!("{communicator}"), { BUSY_POLLS.set(0); 0 };
 }

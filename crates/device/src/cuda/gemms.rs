@@ -178,14 +178,10 @@ impl CudaDriver {
     /// cuBLASLt has no error code for a lost card, so the driver is asked.
     fn gemm_failed(&self, card: usize, blas: &CublasLt, code: Code, shape: &Gemm) -> DeviceError {
         let during = "queueing a GEMM";
-        let driver_says = self
-            .opened(card, during)
-            .and_then(|open| self.await_service(card, during, open).and_then(|code| self.check(card, during, code)));
-        if let Err(lost @ DeviceError::Lost { .. }) = driver_says {
-            return lost;
-        }
-        let what = format!("{shape}: {}", blas.describe(code));
-        DeviceError::Failed { card, during, what }
+        self.loss(card, during).unwrap_or_else(|| {
+            let what = format!("{shape}: {}", blas.describe(code));
+            DeviceError::Failed { card, during, what }
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! entering and closing a card), [`contexts`] (where its context comes from), [`teardown`] (waiting for its work),
 //! [`pools`] (its memory), [`work`] (memory, streams, events, copies, launches), [`modules`] (kernels on a card; uses
 //! [`nvrtc`] and [`cubin_cache`]), [`gemms`] (uses [`cublas`]), [`capture`] (uses [`capture_lock`]), [`clock`] (event
-//! times), [`bounded_waits`] (lost cards), [`nvml`] (readings), [`shim`] (rules of two cards, and their faults).
+//! times), [`communicators`] (uses [`nccl`]), [`bounded_waits`] (lost cards), [`nvml`] (readings), [`shim`] (rules of two cards, and their faults).
 //!
 //! Our handles are the driver's handles, as numbers.
 
@@ -13,11 +13,13 @@ mod init;
 mod bounded_waits;
 mod capture;
 mod clock;
+mod communicators;
 mod contexts;
 mod cubin_cache;
 mod cublas;
 mod capture_lock;
 mod modules;
+mod nccl;
 mod nvml;
 mod pools;
 pub(crate) mod nvrtc;
@@ -41,14 +43,17 @@ use std::time::{Duration, Instant};
 
 pub use cubin_cache::KernelCache;
 pub(crate) use init::survey;
+pub(crate) use nccl::{REQUIRED_ENVIRONMENT, find_nccl};
 
 use self::api::{Code, DriverApi, Handle};
 use self::capture_lock::CAPTURE_LOCK;
 use self::clock::CardClock;
+use self::communicators::CardCommunicators;
 use self::contexts::{ContextKind, ListedCard};
 use self::gemms::{CardGemms, LazyCublas};
 use self::init::InitializedDriver;
 use self::modules::{Cubins, Modules};
+use self::nccl::LazyNccl;
 use self::nvml::NvmlReader;
 use self::pools::Reservations;
 use self::teardown::CardStreams;
@@ -76,6 +81,7 @@ pub(crate) struct CudaDriver {
     cuda_cards: Vec<CudaCard>,
     cubins: Cubins,
     blas: LazyCublas,
+    nccl: LazyNccl,
     /// The value of `CUDA_VISIBLE_DEVICES`, if it is set.
     visible_devices: Option<String>,
     /// Read once: cache keys and reports use it often.
@@ -111,6 +117,7 @@ struct CudaCard {
     streams: CardStreams,
     modules: Modules,
     gemms: CardGemms,
+    communicators: CardCommunicators,
     clock: CardClock,
     /// When the first error came after which the card cannot be used.
     lost_at: OnceLock<Instant>,
@@ -148,8 +155,8 @@ impl CudaDriver {
         let nvml = nvml.filter(|_| listed.is_some());
         let cards = contexts::listed(init::match_devices(listed, &initialized.visible, &init::hider(search)));
         let cards = if options.two_contexts { contexts::shown_twice(cards) } else { cards };
-        let (cubins, blas) = (Cubins::new(search), LazyCublas::new(search));
-        let mut driver = CudaDriver::assemble(initialized, nvml, cards, cubins, blas);
+        let (cubins, blas, nccl) = (Cubins::new(search), LazyCublas::new(search), LazyNccl::new(search));
+        let mut driver = CudaDriver::assemble(initialized, nvml, cards, cubins, blas, nccl);
         driver.has_shim = options.shim;
         driver.visible_devices = search.cuda_visible_devices.clone();
         Ok(Some(driver))
@@ -161,6 +168,7 @@ impl CudaDriver {
         cards: Vec<ListedCard>,
         cubins: Cubins,
         blas: LazyCublas,
+        nccl: LazyNccl,
     ) -> CudaDriver {
         let cuda_card = |listed: &ListedCard| CudaCard {
             device: listed.device,
@@ -170,6 +178,7 @@ impl CudaDriver {
             streams: CardStreams::default(),
             modules: Modules::default(),
             gemms: CardGemms::default(),
+            communicators: CardCommunicators::default(),
             clock: CardClock::default(),
             lost_at: OnceLock::new(),
         };
@@ -187,6 +196,7 @@ impl CudaDriver {
             cards: cards.into_iter().map(|listed| listed.card).collect(),
             cubins,
             blas,
+            nccl,
             visible_devices: None,
             driver_version,
             started: Instant::now(),

@@ -114,6 +114,14 @@ impl CudaDriver {
         }
     }
 
+    /// The loss of the card, if the driver says so: libraries on top of it have no error code of their own for that.
+    pub(super) fn loss(&self, card: usize, during: &'static str) -> Option<DeviceError> {
+        let driver_says = self
+            .opened(card, during)
+            .and_then(|open| self.await_service(card, during, open).and_then(|code| self.check(card, during, code)));
+        driver_says.err().filter(|error| matches!(error, DeviceError::Lost { .. }))
+    }
+
     /// Whether work of the stream is in flight. A stream that cannot be queried has none: its card is lost.
     fn is_busy(&self, stream: Handle) -> bool {
         // SAFETY: the stream is alive.

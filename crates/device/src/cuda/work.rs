@@ -11,7 +11,8 @@ use super::nvml::NvmlProcessMemory;
 use super::{CudaDriver, modules, shim};
 use crate::card::{Card, CardReading, PeerAttributes, Visibility};
 use crate::driver::{
-    Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, PeerCall, RawArg, Reservation, StreamId,
+    Address, COMMUNICATOR_ID_BYTES, CopyPath, Driver, EventId, GraphId, HostSpan, Joined, KernelId, Membership,
+    MembershipId, PeerCall, RawArg, Reservation, StreamId,
 };
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
@@ -380,6 +381,47 @@ impl Driver for CudaDriver {
         self.open_gemms(card)
     }
 
+    fn new_communicator_id(&self) -> Result<[u8; COMMUNICATOR_ID_BYTES], DeviceError> {
+        self.make_communicator_id()
+    }
+
+    fn join_communicator(&self, card: usize, membership: &Membership) -> Result<Joined, DeviceError> {
+        self.join_ranks(card, membership)
+    }
+
+    fn all_reduce(
+        &self,
+        at: Address,
+        count: u64,
+        membership: MembershipId,
+        stream: StreamId,
+    ) -> Result<(), DeviceError> {
+        self.queue_all_reduce(at, count, membership, stream)
+    }
+
+    fn broadcast(
+        &self,
+        at: Address,
+        bytes: u64,
+        root: u32,
+        membership: MembershipId,
+        stream: StreamId,
+    ) -> Result<(), DeviceError> {
+        self.queue_broadcast(at, bytes, root, membership, stream)
+    }
+
+    fn check_communicator(&self, card: usize, membership: MembershipId) -> Result<(), DeviceError> {
+        self.check_ranks(card, membership)
+    }
+
+    fn abort_communicator(&self, card: usize, membership: MembershipId) {
+        self.abort_ranks(card, membership);
+    }
+
+    fn leave_communicator(&self, card: usize, membership: MembershipId) {
+        self.leave_ranks(card, membership);
+    }
+
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
         if self.has_shim {
             // A real trap would take the other context of the card with it.
@@ -505,7 +547,9 @@ impl Driver for CudaDriver {
         // The compiler and cuBLASLt are opened here to report their paths, even if no kernel or GEMM needed them.
         let compiler = self.cubins.compiler(self.version).ok().map(|compiler| compiler.found().clone());
         let gemms = self.blas.get(self.version).ok().map(|blas| blas.found.clone());
-        std::iter::once(self.found.clone()).chain(nvml).chain(compiler).chain(gemms).collect()
+        // NCCL is not: a run with one rank does without it.
+        let nccl = self.nccl.if_open().map(|nccl| nccl.found.clone());
+        std::iter::once(self.found.clone()).chain(nvml).chain(compiler).chain(gemms).chain(nccl).collect()
     }
 
     fn driver_version(&self) -> String {
