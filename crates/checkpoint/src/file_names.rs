@@ -30,6 +30,8 @@ pub const RUN_FILE: &str = "run.json";
 pub const RUN_LOG: &str = "run.jsonl";
 /// A folder: synthesised samples and their spectrograms.
 pub const SAMPLES: &str = "samples";
+/// The folder of the files of ranks other than 0, one folder for each.
+pub const RANKS: &str = "ranks";
 /// A folder: TensorBoard event files.
 pub const TENSORBOARD: &str = "tensorboard";
 /// Recordings that could not be used.
@@ -124,7 +126,7 @@ pub(crate) fn earlier_log(number: u64) -> String {
 
 /// Whether a run writes this name. Temporary names and `previous-…` do not count.
 pub(crate) fn belongs_to_a_run(name: &str) -> bool {
-    let is_fixed = [RUN_FILE, RUN_LOG, SAMPLES, TENSORBOARD, BAD_SAMPLES, RECORDING_HASHES].contains(&name);
+    let is_fixed = [RUN_FILE, RUN_LOG, SAMPLES, RANKS, TENSORBOARD, BAD_SAMPLES, RECORDING_HASHES].contains(&name);
     let is_earlier_log = name.starts_with(EARLIER_LOG_PREFIX) && name.ends_with(LOG_ENDING);
     is_fixed || is_earlier_log || step_of(name).is_some()
 }

@@ -24,6 +24,11 @@ impl Fingerprint {
         }
     }
 
+    /// Adds bytes.
+    pub fn take_bytes(&mut self, bytes: &[u8]) {
+        self.hash.write(bytes);
+    }
+
     /// The hash as sixteen hexadecimal digits.
     pub fn hex(&self) -> String {
         format!("{:016x}", self.hash.finish())

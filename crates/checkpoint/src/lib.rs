@@ -62,6 +62,7 @@ mod room;
 mod fingerprint;
 mod run_identity;
 mod run_folder;
+mod rank_folder;
 
 #[cfg(test)]
 mod test_model;
@@ -70,16 +71,17 @@ pub use contract::{Architecture, ComputeDtype, MelStatistics, ModelContract, Mod
 pub use disk::free_bytes;
 pub use error::CheckpointError;
 pub use file_names::{
-    BAD_SAMPLES, EMA_PREFIX, MODEL_FILE, OPTIMIZER_FILE, RECORDING_HASHES, RUN_FILE, RUN_LOG, SAMPLES, STATE_FILE,
-    TENSORBOARD, WEIGHTS_FILE, checkpoint_step,
+    BAD_SAMPLES, EMA_PREFIX, MODEL_FILE, OPTIMIZER_FILE, RANKS, RECORDING_HASHES, RUN_FILE, RUN_LOG, SAMPLES,
+    STATE_FILE, TENSORBOARD, WEIGHTS_FILE, checkpoint_step,
 };
 pub use fingerprint::Fingerprint;
 pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact, stored_features};
 pub use mismatch::Mismatch;
+pub use rank_folder::RankFolder;
 pub use read::Checkpoint;
 pub use room::{CheckpointRoom, FolderSpace};
 pub use rotation::{CHECKPOINTS_TO_KEEP, WrittenCheckpoint, folder_bytes};
-pub use run_folder::{OpenMode, RunFolder};
+pub use run_folder::{OpenMode, RunFolder, stored_identity};
 pub use run_identity::{Difference, RunIdentity};
 pub use tensor::{Dtype, TensorRef, TensorSpec};
 pub use tensor_file::{TensorFile, tensor_file_bytes};

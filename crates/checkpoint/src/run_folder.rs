@@ -118,14 +118,7 @@ impl RunFolder {
 
     /// The path of this process's run log. The log of an earlier process is renamed to `run-1.jsonl`, `run-2.jsonl`, …
     pub fn new_log(&self) -> Result<PathBuf, CheckpointError> {
-        let log = self.dir.join(RUN_LOG);
-        if log.exists() {
-            let mut names = (1_u64..).map(|number| self.dir.join(earlier_log(number)));
-            if let Some(free) = names.find(|path| !path.exists()) {
-                fs::rename(&log, &free).map_err(unusable("rename", &log))?;
-            }
-        }
-        Ok(log)
+        new_log_in(&self.dir)
     }
 
     /// Moves checkpoints of later steps aside and returns where to: for a run that resumes from an earlier checkpoint,
@@ -135,6 +128,18 @@ impl RunFolder {
         names.retain(|name| step_of(name).is_some_and(|found| found > step));
         move_aside(&self.dir, &names)
     }
+}
+
+/// The path of a new run log in `dir`. An earlier one is renamed.
+pub(crate) fn new_log_in(dir: &Path) -> Result<PathBuf, CheckpointError> {
+    let log = dir.join(RUN_LOG);
+    if log.exists() {
+        let mut names = (1_u64..).map(|number| dir.join(earlier_log(number)));
+        if let Some(free) = names.find(|path| !path.exists()) {
+            fs::rename(&log, &free).map_err(unusable("rename", &log))?;
+        }
+    }
+    Ok(log)
 }
 
 fn refuse_foreign(dir: &Path) -> Result<(), CheckpointError> {
@@ -183,6 +188,11 @@ fn claim(dir: &Path, identity: &RunIdentity) -> Result<(), CheckpointError> {
     let run = RunFile { version: VERSION, facts: identity.clone() };
     let json = serde_json::to_vec_pretty(&run).map_err(|error| unusable("write", &path)(error.into()))?;
     replace(&path, &dir.join(TEMPORARY_RUN_FILE), &json).map_err(unusable("write", &path))
+}
+
+/// The run that the folder `dir` holds. `None` without one that can be read: opening the folder fails later, with the reason.
+pub fn stored_identity(dir: impl AsRef<Path>) -> Option<RunIdentity> {
+    read_identity(dir.as_ref()).ok().flatten()
 }
 
 pub(crate) fn read_identity(dir: &Path) -> Result<Option<RunIdentity>, CheckpointError> {

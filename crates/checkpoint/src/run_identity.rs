@@ -42,6 +42,11 @@ impl RunIdentity {
         self.facts.get(name)
     }
 
+    /// All facts, sorted by name.
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.facts.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// Every fact in which `found` differs, sorted by name.
     pub fn differences(&self, found: &RunIdentity) -> Vec<Difference> {
         let names: std::collections::BTreeSet<_> = self.facts.keys().chain(found.facts.keys()).collect();

@@ -18,6 +18,7 @@ use crate::doctor;
 use crate::exit::Exit;
 use crate::flag_table::{self, FlagGroup, FlagUse};
 use crate::help_page;
+use crate::launch_command;
 use crate::man;
 use crate::monitor;
 use crate::profile;
@@ -29,6 +30,7 @@ use crate::unknown_flag;
 /// A parsed command line.
 pub(crate) enum Invocation {
     Train(PlanArgs),
+    Launch(launch_command::LaunchArgs),
     Plan(PlanArgs),
     Validate(PlanArgs),
     Monitor(monitor::MonitorArgs),
@@ -101,6 +103,7 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
     })?;
     match matches.subcommand() {
         Some(("train", matches)) => plan_args(matches).map(Invocation::Train),
+        Some(("launch", matches)) => Ok(Invocation::Launch(launch_command::parse(matches))),
         Some(("plan", matches)) => plan_args(matches).map(Invocation::Plan),
         Some(("validate", matches)) => plan_args(matches).map(Invocation::Validate),
         Some(("monitor", matches)) => Ok(Invocation::Monitor(monitor::parse(matches))),
@@ -186,6 +189,7 @@ pub(crate) fn command_tree() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(with_plan_flags(train))
+        .subcommand(launch_command::command())
         .subcommand(with_plan_flags(plan))
         .subcommand(with_plan_flags(validate))
         .subcommand(monitor::command())

@@ -31,9 +31,9 @@ static COMMANDS: &[CommandHelp] = &[
             "max-steps",
             "mode",
             "gpu",
+            "gpus",
             "data-gpu",
             "model-gpu",
-            "share-gpu",
             "sim",
             "config",
             "json",
@@ -42,6 +42,14 @@ static COMMANDS: &[CommandHelp] = &[
         [
             "tandem train --train-data voice --checkpoint-dir runs/voice",
             "tandem train --train-data voice --data-gpu 0 --model-gpu 1 --enable-memory-isolation",
+        ],
+    ),
+    help(
+        "launch",
+        &[],
+        [
+            "tandem launch -n 2 train --train-data voice --checkpoint-dir runs/two --mode cpu",
+            "tandem launch -n 2 --max-restarts 0 train --train-data voice --checkpoint-dir runs/pair",
         ],
     ),
     help(

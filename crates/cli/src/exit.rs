@@ -1,5 +1,6 @@
 //! How a command ends when it does not succeed, and its exit code.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -83,6 +84,18 @@ fn chain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Exit::Refused(refusal) => refusal.message.clone(),
+            Exit::Usage(text) | Exit::Text(text) => text.clone(),
+            Exit::Failed(error) => chain(error),
+            Exit::Closed => "standard output was closed".to_owned(),
+        };
+        f.write_str(text.trim_start_matches("❌ "))
+    }
 }
 
 impl From<anyhow::Error> for Exit {

@@ -16,16 +16,33 @@ pub(crate) fn check(prometheus: Option<&str>) -> Result<(), Exit> {
 }
 
 /// Starts the exporters and the alarms. A file given by flag must be created, or the run is refused. The default TensorBoard
-/// files and a Prometheus port that is in use are warnings: training continues without them.
+/// files and a Prometheus port that is in use are warnings: training continues without them. Ranks without a run folder
+/// have alarms only: rank 0 exports for all of them.
 pub(crate) fn start(
     training: &TrainingSettings,
-    folder: &RunFolder,
+    folder: Option<&RunFolder>,
     screen: &Screen,
     alarm_log: AlarmLog,
 ) -> Result<Exporters, Exit> {
     let console = screen.console();
     let alarms = RunAlarms::new(move |text: &str| console.warn(text), alarm_log);
     let mut list: Vec<Box<dyn Exporter>> = vec![Box::new(alarms)];
+    if let Some(folder) = folder {
+        list.extend(exporters_of_folder(training, folder, screen)?);
+    }
+    let console = screen.console();
+    let report = move |problem: &tandem_runlog::ExportProblem| {
+        console.warn(&format!("{}: {}", problem.exporter, problem.error));
+    };
+    Exporters::start(list, report).map_err(|error| Exit::Failed(error.into()))
+}
+
+fn exporters_of_folder(
+    training: &TrainingSettings,
+    folder: &RunFolder,
+    screen: &Screen,
+) -> Result<Vec<Box<dyn Exporter>>, Exit> {
+    let mut list: Vec<Box<dyn Exporter>> = Vec::new();
     let default_dir = folder.path().join(TENSORBOARD);
     let dir = training.tensorboard_dir.as_ref().map_or(default_dir.as_path(), |dir| dir.as_ref());
     match TensorBoard::create(dir, folder.path(), SystemTime::now()) {
@@ -48,11 +65,7 @@ pub(crate) fn start(
     if let Some(file) = &training.trace {
         list.push(Box::new(Trace::create(std::path::Path::new(file)).map_err(refused("--trace"))?));
     }
-    let console = screen.console();
-    let report = move |problem: &tandem_runlog::ExportProblem| {
-        console.warn(&format!("{}: {}", problem.exporter, problem.error));
-    };
-    Exporters::start(list, report).map_err(|error| Exit::Failed(error.into()))
+    Ok(list)
 }
 
 /// Stops the exporters, after the log is closed.

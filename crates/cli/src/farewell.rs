@@ -10,6 +10,7 @@ use tandem_plan::{Plan, Settings, quoted};
 use tandem_train::{RunOutcome, ValidationReport};
 
 use crate::args::PlanArgs;
+use crate::ranks::train_command;
 
 /// The longest text in a suggested command, in characters.
 const MAX_TEXT_CHARS: usize = 60;
@@ -48,10 +49,10 @@ pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, typed: &PlanArgs, text
     let synthesize = format!("       tandem synthesize --checkpoint {dir} --text {} -o out.wav", quoted(text));
     lines.push("   Next:".to_owned());
     if outcome.stopped {
-        lines.push(resume_hint(typed));
+        lines.push(resume_hint(typed, plan));
     } else {
         lines.push("     train longer:".to_owned());
-        lines.push(format!("       tandem train {}", flags_to_continue(typed, plan, step)));
+        lines.push(format!("       {} {}", train_command(plan.world), flags_to_continue(typed, plan, step)));
         if typed.settings.given(Id::TrainData).is_none() {
             lines.push("     train on your own recordings:".to_owned());
             lines.push("       tandem train --train-data DIR --checkpoint-dir OTHER".to_owned());
@@ -99,10 +100,13 @@ fn against_baseline(ratio: f64) -> String {
 /// Flags that say what a run starts from. Typed again, they would start it there again.
 const START_FLAGS: [Id; 4] = [Id::Resume, Id::ResetTraining, Id::InitFrom, Id::InitMelStatistics];
 
-fn resume_hint(typed: &PlanArgs) -> String {
+fn resume_hint(typed: &PlanArgs, plan: &Plan) -> String {
     match START_FLAGS.iter().any(|id| typed.settings.given(*id).is_some()) {
         false => "     resume: type the same command again".to_owned(),
-        true => format!("     resume:\n       tandem train {}", as_typed(typed, &typed.settings.without(&START_FLAGS))),
+        true => {
+            let flags = as_typed(typed, &typed.settings.without(&START_FLAGS));
+            format!("     resume:\n       {} {flags}", train_command(plan.world))
+        }
     }
 }
 

@@ -74,6 +74,8 @@ fn row(id: Id) -> (FlagGroup, Scope) {
         Id::Seed => (Model, Plans),
         Id::Epochs | Id::MaxSteps | Id::Lr | Id::Resume | Id::ResetTraining => (Model, Runs),
         Id::InitFrom | Id::InitMelStatistics => (Model, Runs),
+        Id::Gpus => (Devices, Plans),
+        Id::RankTimeout => (Devices, Runs),
         Id::Mode | Id::Gpu | Id::DataGpu | Id::ModelGpu | Id::ShareGpu => (Devices, Plans),
         Id::EnableMemoryIsolation | Id::DataGpuMemory | Id::ModelGpuMemory => (Devices, Plans),
         Id::NumWorkers | Id::BufferSize | Id::PrefetchBufferSize | Id::Cache => (Pipeline, Plans),

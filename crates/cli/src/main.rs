@@ -19,6 +19,7 @@ mod farewell;
 mod flag_table;
 mod help_page;
 mod interrupts;
+mod launch_command;
 mod live_line;
 mod man;
 mod monitor;
@@ -26,6 +27,7 @@ mod output_guard;
 mod pair_checks;
 mod plan;
 mod profile;
+mod ranks;
 mod rate_limit;
 mod retired_flags;
 mod run_log;
@@ -36,6 +38,7 @@ mod scratch;
 mod screen;
 mod start_from;
 mod style;
+mod supervisor;
 mod synthesize;
 mod ticker;
 mod train;
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         let screen = Screen::new(&invocation, style.color);
         match &invocation {
             Invocation::Train(args) => train::run(args, &screen),
+            Invocation::Launch(args) => launch_command::run(args, &screen),
             Invocation::Plan(args) => plan::run(args, &screen),
             Invocation::Validate(args) => validate::run(args, &screen),
             Invocation::Monitor(args) => monitor::run(args, &screen),

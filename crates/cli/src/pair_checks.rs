@@ -16,6 +16,7 @@ use tandem_launch::route_proof::{RouteProof, RouteProver};
 use crate::args::PlanArgs;
 use crate::check_pair::{self, CheckLine};
 use crate::child_process::{ChildOutput, ChildProcess};
+use crate::ranks;
 
 /// Routes of simulated cards are proven in child processes, too, if it is set. A number is the deadline in seconds.
 const PROVE_IN_CHILD: &str = "TANDEM_PROVE_IN_CHILD";
@@ -39,7 +40,8 @@ struct Failure {
 
 /// Surveys the machine for a command. Routes between real cards are proven in child processes.
 pub(crate) fn survey(args: &PlanArgs) -> Result<Inventory, DeviceError> {
-    let inventory = Inventory::survey(args.sim.clone())?;
+    let mut inventory = Inventory::survey(args.sim.clone())?;
+    inventory.hardware.ranks_share_cards = ranks::share_cards();
     let is_real = inventory.hardware.kind == DeviceKind::Cuda;
     match is_real || std::env::var_os(PROVE_IN_CHILD).is_some() {
         true => Ok(inventory.with_prover(Arc::new(PairChecks::of(args)))),

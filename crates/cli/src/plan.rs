@@ -8,9 +8,10 @@ use tandem_device::{Machine, SimSpec};
 use tandem_launch::inventory::{Inventory, Resolved, cards_json, host_facts};
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
-    CardFacts, Hardware, Placement, Recommendation, plan_json, print_config, recommend, show_plan,
+    CardFacts, Hardware, Placement, Recommendation, num_ranks, plan_json, print_config, recommend, show_plan,
     show_recommendations, show_short,
 };
+use tandem_ranks::World;
 
 use crate::args::PlanArgs;
 use crate::auto;
@@ -27,6 +28,9 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let auto_args = auto::choose_mode(args, screen)?;
     let args = auto_args.as_ref().unwrap_or(args);
     let inventory = pair_checks::survey(args).context("cannot read the GPUs")?;
+    let size = num_ranks(&args.settings, &inventory.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    // The plan of the first rank: the others have their own cards, and the same numbers on equal ones.
+    let inventory = inventory.with_world(World { rank: 0, size, local_rank: 0, local_size: size });
     // The disk of this machine is not that of a simulated one.
     let inventory = inventory.with_run_folder(&args.settings, args.sim.is_none());
     let (mut resolved, _) = resolve_on(inventory, args, screen)?;

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_UP_STEPS, applied};
 use tandem_checkpoint::RUN_LOG;
-use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
+use tandem_diagnosis::{Advice, Diagnosis, RankWait, Summary, Verdict};
 use tandem_events::{Emitter, Record, RunEvent};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::Corpora;
@@ -295,10 +295,16 @@ fn document(
         "alone": alone.collect::<Vec<_>>(),
         "busy": { "data": diagnosis.busy.data, "model": diagnosis.busy.model, "nvml": cards.iter().map(card).collect::<Vec<_>>() },
         "verdicts": diagnosis.verdicts.iter().map(|verdict| verdict_json(verdict, tried)).collect::<Vec<_>>(),
+        "ranks": diagnosis.rank_waits.iter().map(rank_json).collect::<Vec<_>>(),
+        "straggler": diagnosis.straggler.map(|straggler| straggler.rank),
         "leaks": diagnosis.leaks.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "tier": { "tier": tier.tier.to_string(), "never_waited_for": tier.is_never_waited_for, "text": tier.to_string() },
         "dropped": diagnosis.dropped,
     })
+}
+
+fn rank_json(wait: &RankWait) -> Value {
+    json!({ "rank": wait.rank, "wait_ms": wait.wait_ns / 1e6, "wait_share": wait.share })
 }
 
 fn verdict_json(verdict: &Verdict, tried: &[TriedChange]) -> Value {

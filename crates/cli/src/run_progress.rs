@@ -219,6 +219,7 @@ mod tests {
             wall_ns,
             wait_ns: wall_ns / 4,
             on_device: DeviceTimes { first_batch: 0, began_ns: 0, busy_ns: 0, wait_ns: 0, wall_ns },
+            rank_waits_ns: Vec::new(),
             cpu_ns: None,
         }
     }

@@ -11,6 +11,7 @@ use crate::args::{Invocation, PlanArgs};
 use crate::console::{self, Console};
 use crate::exit::Exit;
 use crate::live_line::LiveLine;
+use crate::ranks::other_rank;
 use crate::style::{Look, OutputStream, UseColor, is_dumb, is_plain, without_controls};
 use crate::ticker::Ticker;
 
@@ -20,6 +21,8 @@ pub(crate) struct Screen {
     flags: OutputFlags,
     /// The warning about a blocked standard output has been printed.
     has_warned_blocked: Cell<bool>,
+    /// Warnings are dropped.
+    silent: Cell<bool>,
 }
 
 /// The flags that change what is printed, and where.
@@ -41,7 +44,9 @@ impl OutputFlags {
             Invocation::Profile(args) => of_plan(&args.plan),
             Invocation::Bench(args) => of_plan(&args.plan),
             Invocation::Monitor(args) => OutputFlags { json: args.json, ..OutputFlags::default() },
-            Invocation::Completions(_) | Invocation::Man(_) | Invocation::CheckPair(_) => OutputFlags::default(),
+            Invocation::Launch(_) | Invocation::Completions(_) | Invocation::Man(_) | Invocation::CheckPair(_) => {
+                OutputFlags::default()
+            }
             Invocation::Synthesize(args) => OutputFlags {
                 simulated: args.sim.is_some(),
                 quiet: args.quiet,
@@ -54,9 +59,12 @@ impl OutputFlags {
 
 impl Screen {
     pub(crate) fn new(invocation: &Invocation, color: UseColor) -> Screen {
-        let flags = OutputFlags::of(invocation);
-        let look = Look { plain: is_plain(), simulated: flags.simulated, color };
-        Screen { console: Console::new(look), flags, has_warned_blocked: Cell::new(false) }
+        let mut flags = OutputFlags::of(invocation);
+        let rank = other_rank();
+        // Rank 0 prints what all ranks would.
+        flags.quiet |= rank.is_some();
+        let look = Look { plain: is_plain(), simulated: flags.simulated, rank, color };
+        Screen { console: Console::new(look), flags, has_warned_blocked: Cell::new(false), silent: Cell::new(false) }
     }
 
     /// Whether the terminal shows ASCII only.
@@ -128,8 +136,16 @@ impl Screen {
         is_live.then(|| LiveLine::new(self.console(), stream))
     }
 
+    /// Whether warnings are dropped, because another rank prints the same.
+    pub(crate) fn set_silent(&self, silent: bool) {
+        self.silent.set(silent);
+    }
+
     /// Prints a warning to standard error.
     pub(crate) fn warn(&self, text: &str) {
+        if self.silent.get() {
+            return;
+        }
         self.console.warn(text);
     }
 

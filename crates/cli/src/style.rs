@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
+use crate::ranks::other_rank;
+
 /// The values of `--color`.
 pub(crate) const COLOR_WORDS: [&str; 3] = ["auto", "always", "never"];
 
@@ -39,6 +41,8 @@ pub(crate) struct Look {
     pub(crate) plain: bool,
     /// Every line starts with `[simulated] `.
     pub(crate) simulated: bool,
+    /// Every line starts with `[rank 1] `, if this is one of several ranks and not the first.
+    pub(crate) rank: Option<u32>,
     pub(crate) color: UseColor,
 }
 
@@ -89,7 +93,7 @@ impl OutputStyle {
     }
 
     pub(crate) fn look(self) -> Look {
-        Look { plain: is_plain(), simulated: self.simulated, color: self.color }
+        Look { plain: is_plain(), simulated: self.simulated, rank: other_rank(), color: self.color }
     }
 }
 
@@ -101,7 +105,8 @@ impl Look {
 }
 
 fn decorate(text: &str, look: Look, is_colored: bool) -> String {
-    let prefix = if look.simulated { "[simulated] " } else { "" };
+    let rank = look.rank.map(|rank| format!("[rank {rank}] ")).unwrap_or_default();
+    let prefix = format!("{rank}{}", if look.simulated { "[simulated] " } else { "" });
     let line = |line: &str| {
         let mut shown = without_controls(line, '\t', |c| c.escape_unicode().to_string()).into_owned();
         let color = COLORS.iter().find(|(sign, _)| line.trim_start().starts_with(sign)).filter(|_| is_colored);
@@ -173,13 +178,15 @@ mod tests {
     use super::*;
 
     fn look(plain: bool, simulated: bool) -> Look {
-        Look { plain, simulated, color: UseColor::Never }
+        Look { plain, simulated, rank: None, color: UseColor::Never }
     }
 
     #[test]
     fn plain_terminals_get_ascii_and_simulated_runs_a_prefix() {
         assert_eq!(decorate("✅ a\n❌ b", look(true, false), false), "[ok] a\n[!!] b\n");
         assert_eq!(decorate("✅ a\nb\n", look(false, true), false), "[simulated] ✅ a\n[simulated] b\n");
+        let second = Look { rank: Some(1), ..look(false, true) };
+        assert_eq!(decorate("⚠️ a", second, false), "[rank 1] [simulated] ⚠️ a\n");
         assert_eq!(decorate("\u{1b}[2Jid\u{9b}5m\tb", look(false, false), false), "\\u{1b}[2Jid\\u{9b}5m\tb\n");
     }
 

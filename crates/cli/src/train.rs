@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RunFolder, SAMPLES};
+use tandem_checkpoint::{
+    BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RankFolder, RunFolder, RunIdentity, SAMPLES,
+};
 use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, RecordingHashes};
@@ -17,7 +19,8 @@ use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::millions;
-use tandem_plan::{Mode, Origin, Placement, StartupPhase, buffer_line, plan_json, show_short, startup_lines};
+use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, buffer_line, plan_json, show_short, startup_lines};
+use tandem_ranks::{Group, World};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
 
@@ -32,6 +35,7 @@ use crate::farewell::{farewell, replaced_text, result_lines, text_to_synthesize,
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::pair_checks;
+use crate::ranks::{self, RunPart, exit_of_ranks};
 use crate::run_log;
 use crate::run_reporter::{
     RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
@@ -39,6 +43,7 @@ use crate::run_reporter::{
 use crate::run_totals::{RunEnd, RunTotals};
 use crate::screen::{self, Screen};
 use crate::start_from::{describe_init, describe_languages, init_checkpoint, named_checkpoint, newest_checkpoint};
+use crate::supervisor::{MAX_RESTARTS, Supervisor, own_words};
 use crate::warm_up::WarmUp;
 
 /// The generated corpus of a run without data: large enough for validation sentences that training has not seen.
@@ -75,52 +80,66 @@ struct StartPoint<'a> {
     init: Option<&'a Checkpoint>,
 }
 
+/// The files that this process writes.
+struct RunFiles {
+    /// The run folder; `None` on ranks other than 0, which write no checkpoints.
+    folder: Option<RunFolder>,
+    /// Where its other files are: the run folder, or a folder of the rank in it.
+    dir: PathBuf,
+    log: PathBuf,
+}
+
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    match run_to_the_end(typed, screen) {
+    let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
+    let group = match ranks::part(typed, &inventory)? {
+        RunPart::Supervisor(ranks) => {
+            let (words, max_restarts) = (own_words(), MAX_RESTARTS);
+            return Supervisor { ranks, words, max_restarts, command: "train" }.run(screen);
+        }
+        RunPart::Rank(group) => Some(group),
+        RunPart::Alone => None,
+    };
+    let ended = run_to_the_end(typed, inventory, group.as_ref(), screen);
+    if let (Some(group), Err(exit)) = (&group, &ended) {
+        // The others would wait for this rank.
+        group.abort(&exit.to_string());
+    }
+    match ended {
         // A pipeline that stops reading ends other commands early. Of training nothing would be left.
         Err(Exit::Closed) => Err(Exit::Failed(anyhow!("standard output was closed before training started"))),
         ended => ended,
     }
 }
 
-fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+fn run_to_the_end(
+    typed: &PlanArgs,
+    inventory: Inventory,
+    group: Option<&Arc<Group>>,
+    screen: &Screen,
+) -> Result<ExitCode, Exit> {
+    let world = group.map_or(World::ALONE, |group| group.world());
+    let inventory = inventory.with_world(world);
+    // What is wrong with the settings and the corpus is wrong on every rank: rank 0 says it.
+    screen.set_silent(world.rank > 0);
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
-    let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
     check_placement(typed, &inventory)?;
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     check_outputs(typed)?;
-    let demo_args = with_demo_corpus(typed, screen)?;
-    let args = demo_args.as_ref().unwrap_or(typed);
-    let auto_args = auto::choose_mode(args, screen)?;
-    let args = auto_args.as_ref().unwrap_or(args);
-    let (resolved, corpora) = resolve(args, inventory, screen)?;
-    let plan = &resolved.plan;
-    let mode = if plan.training.reset { OpenMode::Reset } else { OpenMode::Resume };
+    let (args, resolved, corpora) =
+        ranks::first_rank_first(group.map(Arc::as_ref), || prepare(typed, inventory, screen))?;
+    let (args, plan) = (&args, &resolved.plan);
     let identity = identity(plan, &corpora);
     let init = init_checkpoint(plan, screen)?;
-    let named = named_checkpoint(plan, &corpora, &identity)?;
-    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity, mode);
-    let folder = folder.map_err(|error| exit_of("--checkpoint-dir", error))?;
-    if let Some(path) = folder.moved_aside() {
-        screen.progress(&format!("Moved the earlier run to {}", path.display()))?;
-    }
-    let checkpoint = match named {
-        Some(named) => Some(named),
-        None => newest_checkpoint(plan, &folder, screen)?,
-    };
+    let (files, checkpoint) = open_files(args, plan, &corpora, &identity, group, screen)?;
     if let (Some(checkpoint), Some(_)) = (&checkpoint, &init) {
         screen
             .progress(&format!("   --init-from was used at step 0; this run resumes from step {}", checkpoint.step))?;
     }
-    let log_path = match &args.run_log {
-        Some(path) => path.clone(),
-        None => folder.new_log().context("cannot write the run log")?,
-    };
     let alarm_log = AlarmLog::default();
-    let exporters = exports::start(&plan.training, &folder, screen, alarm_log.clone())?;
+    let exporters = exports::start(&plan.training, files.folder.as_ref(), screen, alarm_log.clone())?;
     let console = screen.console();
     let on_error = move |error: &str| console.warn(&format!("the run log is incomplete: {error}. Training continues"));
-    let log = RunLog::create_with_listener(&log_path, exporters.listener(), on_error);
+    let log = RunLog::create_with_listener(&files.log, exporters.listener(), on_error);
     let (log, emitter) = log.context("cannot write the run log")?;
     alarm_log.open(&emitter);
     let plan_text = plan_json(plan, &resolved.hardware).to_string();
@@ -131,7 +150,7 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     });
     log_training_ids(&corpora, &emitter);
     let start = StartPoint { resume: checkpoint.as_ref(), init: init.as_ref() };
-    let trained = train(&resolved, &corpora, start, &folder, &emitter, screen);
+    let trained = train(&resolved, &corpora, start, &files, group, &emitter, screen);
     let (code, reason) = match &trained {
         Ok(FinishedRun { interrupt: None, .. }) => (0, "done"),
         Ok(FinishedRun { interrupt: Some(interrupt), .. }) => (interrupt.code(), "stopped"),
@@ -141,8 +160,9 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     exports::finish(exporters, screen);
     let FinishedRun { outcome, replaced, verified, totals, total_steps, num_validated, .. } = trained?;
     if !replaced.is_empty() {
-        screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
+        screen.warn(&replaced_text(&replaced, &files.dir.join(BAD_SAMPLES)));
     }
+    let Some(folder) = files.folder else { return Ok(ExitCode::from(code)) };
     // The run is saved: a closed output is no failure any more.
     let _ = screen.print(&result_lines(&outcome, &folder, verified));
     let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
@@ -154,7 +174,7 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
             total_steps,
             resumed_from: checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()),
             folder: folder.path(),
-            run_log: &log_path,
+            run_log: &files.log,
             num_trained: corpora.train.rows().len(),
             num_validated,
             replaced: &replaced,
@@ -164,6 +184,60 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         let _ = screen::write_json(&totals.document(&end, plan));
     }
     Ok(ExitCode::from(code))
+}
+
+/// What a run needs before its folder is opened: its arguments with those of the demo and of `--mode auto`, the plan, the
+/// corpus.
+fn prepare(typed: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(PlanArgs, Resolved, Corpora), Exit> {
+    let demo_args = with_demo_corpus(typed, screen)?;
+    let args = demo_args.as_ref().unwrap_or(typed);
+    let auto_args = auto::choose_mode(args, screen)?;
+    let args = auto_args.as_ref().unwrap_or(args);
+    let (resolved, corpora) = resolve(args, inventory, screen)?;
+    Ok((args.clone(), resolved, corpora))
+}
+
+/// Opens the run folder and chooses the checkpoint to resume from. Of several ranks, rank 0 does, and the others follow.
+fn open_files(
+    args: &PlanArgs,
+    plan: &Plan,
+    corpora: &Corpora,
+    identity: &RunIdentity,
+    group: Option<&Arc<Group>>,
+    screen: &Screen,
+) -> Result<(RunFiles, Option<Checkpoint>), Exit> {
+    let run = PathBuf::from(&plan.training.checkpoint_dir);
+    let Some(group) = group.filter(|group| group.world().rank > 0) else {
+        let named = named_checkpoint(plan, corpora, identity)?;
+        let mode = if plan.training.reset { OpenMode::Reset } else { OpenMode::Resume };
+        let folder = RunFolder::open(run, identity, mode).map_err(|error| exit_of("--checkpoint-dir", error))?;
+        if let Some(path) = folder.moved_aside() {
+            screen.progress(&format!("Moved the earlier run to {}", path.display()))?;
+        }
+        let checkpoint = match named {
+            Some(named) => Some(named),
+            None => newest_checkpoint(plan, &folder, screen)?,
+        };
+        let checkpoint = match group {
+            Some(group) => ranks::same_checkpoint(group, checkpoint)?,
+            None => checkpoint,
+        };
+        let log = match &args.run_log {
+            Some(path) => path.clone(),
+            None => folder.new_log().context("cannot write the run log")?,
+        };
+        let dir = folder.path().to_owned();
+        return Ok((RunFiles { folder: Some(folder), dir, log }, checkpoint));
+    };
+    // After the broadcast: the folder of the run is there, and an earlier run in it is moved aside.
+    let checkpoint = ranks::same_checkpoint(group, None)?;
+    let rank = group.world().rank;
+    let rank_folder = RankFolder::create(&run, rank).map_err(|error| exit_of("--checkpoint-dir", error))?;
+    let log = match &args.run_log {
+        Some(path) => path.with_extension(format!("rank{rank}.jsonl")),
+        None => rank_folder.new_log().context("cannot write the run log")?,
+    };
+    Ok((RunFiles { folder: None, dir: rank_folder.into_path(), log }, checkpoint))
 }
 
 /// Refuses outputs that would destroy something, before anything is created.
@@ -215,6 +289,10 @@ fn with_demo_corpus(args: &PlanArgs, screen: &Screen) -> Result<Option<PlanArgs>
 /// Refuses contradicting flags before anything is created or measured.
 fn check_placement(args: &PlanArgs, inventory: &Inventory) -> Result<(), Exit> {
     if auto::is_requested(&args.settings) {
+        let world = inventory.hardware.world;
+        if world.size > 1 {
+            return Err(Exit::Usage(format!("❌ --mode auto is for one process, and this is {world}: remove it")));
+        }
         return auto::candidates_of(args, inventory).map(drop);
     }
     let placement = Placement::choose(&args.settings, &inventory.hardware);
@@ -223,7 +301,8 @@ fn check_placement(args: &PlanArgs, inventory: &Inventory) -> Result<(), Exit> {
 
 fn resolve(args: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let Some(corpus) = data::open(args, screen)? else { unreachable!("a run without data has a generated corpus") };
-    let inventory = inventory.with_run_folder(&args.settings, true);
+    let writes = inventory.hardware.world.rank == 0;
+    let inventory = inventory.with_run_folder(&args.settings, writes);
     let resolved = inventory.resolve(&args.settings, Some(&corpus.facts));
     let mut resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
     resolved.try_transfer().context("the transfer test between the roles failed")?;
@@ -254,13 +333,14 @@ fn train(
     resolved: &Resolved,
     corpora: &Corpora,
     start: StartPoint<'_>,
-    folder: &RunFolder,
+    files: &RunFiles,
+    group: Option<&Arc<Group>>,
     emitter: &Emitter,
     screen: &Screen,
 ) -> Result<FinishedRun, Exit> {
     let (plan, checkpoint) = (&resolved.plan, start.resume);
     let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
-    let bad_samples = folder.path().join(BAD_SAMPLES);
+    let bad_samples = files.dir.join(BAD_SAMPLES);
     let (mut printed, mut warm_up) = (Ok(()), WarmUp::new(screen));
     let mut on_progress = |progress: LaunchProgress<'_>| {
         let line = match progress {
@@ -271,7 +351,7 @@ fn train(
             printed = screen.progress(&line);
         }
     };
-    let hashes_path = folder.path().join(RECORDING_HASHES);
+    let hashes_path = files.dir.join(RECORDING_HASHES);
     let hashes = Arc::new(RecordingHashes::load(&hashes_path).unwrap_or_else(|error| {
         screen.warn(&format!("recordings that have changed are not noticed ({error}): {}", hashes_path.display()));
         RecordingHashes::default()
@@ -281,10 +361,12 @@ fn train(
             Some(init) => setup.with_initial_weights(init),
             None => Ok(setup),
         })
-        .and_then(|setup| setup.with_recordings(hashes.wrap(Arc::new(FromFiles))).launch(&mut on_progress));
+        .map(|setup| setup.with_recordings(hashes.wrap(Arc::new(FromFiles))).with_ranks(group.cloned()))
+        .and_then(|setup| setup.launch(&mut on_progress));
     printed?;
     let (launched, warm) = launched.map_err(|error| match error {
         LaunchError::Train(error @ TrainError::ForeignInit { .. }) => exit_of("--init-from", error),
+        LaunchError::Train(TrainError::Ranks(error)) => exit_of_ranks(error),
         LaunchError::Train(error) => exit_of("the run cannot start", error),
         other => Exit::Failed(other.into()),
     })?;
@@ -305,6 +387,9 @@ fn train(
         millions(num_parameters),
         plan.training.describe()
     ))?;
+    if let Some(line) = ranks::describe(plan) {
+        screen.progress(&line)?;
+    }
     let (num_validation, num_too_long) = (validation.count, validation.too_long);
     let too_long =
         if num_too_long == 0 { String::new() } else { format!(" (and not on {num_too_long} that no bucket holds)") };
@@ -337,7 +422,7 @@ fn train(
         }
     }
     let goes_on = checkpoint.filter(|checkpoint| checkpoint.step < schedule.total_steps);
-    if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), goes_on) {
+    if let (true, Some(checkpoint), Some(folder)) = (plan.training.resume.is_some(), goes_on, &files.folder) {
         // Only now: a checkpoint that cannot be resumed from leaves the folder unchanged, and so does one without steps left.
         folder.move_aside_after(checkpoint.step).map_err(|error| exit_of("--resume", error))?;
     }
@@ -345,9 +430,14 @@ fn train(
         DeviceKind::Cpu => None,
         _ => Some(Sampler::start(&resolved.machine, &roles, emitter).context("cannot sample the process's memory")?),
     };
+    screen.set_silent(false);
+    if let Some(group) = group {
+        group.set_collective_timeout(Duration::from_secs(plan.rank_timeout_s));
+    }
     let flag = StopFlag::new();
     let interval = if resolved.machine.kind() == DeviceKind::Cuda { Duration::ZERO } else { SAMPLE_INTERVAL };
-    let sentences = SampleSentence::from_validation(corpora);
+    // Rank 0 synthesises: the others hold the same weights.
+    let sentences = if files.folder.is_some() { SampleSentence::from_validation(corpora) } else { Vec::new() };
     let mut reporter = RunReporter::new(ReporterParts {
         screen,
         emitter,
@@ -358,10 +448,10 @@ fn train(
         cached_from_epoch,
         always_estimates: plan.mode == Mode::Cpu,
         hashes: RecordingCheck { hashes, path: hashes_path },
-        samples: SampleWriter::new(folder.path().join(SAMPLES), sentences, interval, emitter),
+        samples: SampleWriter::new(files.dir.join(SAMPLES), sentences, interval, emitter),
         stop: StopCheck { flag: flag.clone(), interrupts, sampler, cause: None },
     });
-    let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
+    let outcome = tandem_train::run(&mut trainer, files.folder.as_ref(), &model, &schedule, &flag, &mut reporter);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
     let ReportedRun { samples, stop, last_checkpoint, totals } = reporter.finish();
     let (replaced, verified) = (trainer.feed().bad_samples(), trainer.feed().verified());
@@ -378,6 +468,8 @@ fn train(
             return Err(Exit::Failed(anyhow::Error::new(error).context(stopped)));
         }
         (Some(StopCause::Interrupted(interrupt)), _) => Some(interrupt),
+        // Another rank received a signal, and all ranks stop with it.
+        (None, _) if outcome.stopped => Some(Interrupt::Terminated),
         (None, Some(checkpoint)) => synthesize_last(samples, &checkpoint, &stop.interrupts, screen),
         (None, None) => None,
     };

@@ -21,17 +21,19 @@ use crate::error::CorpusError;
 use crate::parts::{Extent, Parts};
 use crate::sample::SampleIndex;
 
-/// One of the equal parts of every batch: `rank` of `world`.
+/// The batches of one rank of a data-parallel run: of every `world` batches in a row, the one with number `rank`.
+///
+/// Whole batches, not rows of each: rows differ in length, so a share of the rows would be another shape on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part, from 0.
+    /// Which of them, from 0.
     pub rank: u32,
-    /// How many there are.
+    /// How many ranks there are.
     pub world: u32,
 }
 
 impl Shard {
-    /// All of it.
+    /// All batches.
     pub const WHOLE: Shard = Shard { rank: 0, world: 1 };
 }
 
@@ -50,14 +52,6 @@ impl Batch {
     /// Its samples, without the empty rows.
     pub fn samples(&self) -> impl Iterator<Item = SampleIndex> {
         self.rows.iter().flatten().copied()
-    }
-
-    /// The rows of the batch that a rank works on, with their numbers: every `world`-th, because rows rise in length
-    /// and all ranks should have equally much to do. All ranks share the bucket.
-    pub fn shard(&self, shard: Shard) -> impl Iterator<Item = (usize, Option<SampleIndex>)> {
-        let rows = self.rows.iter().copied().enumerate();
-        let out = if shard.rank < shard.world { shard.rank as usize } else { usize::MAX };
-        rows.skip(out).step_by(shard.world.max(1) as usize)
     }
 }
 
@@ -202,9 +196,22 @@ impl Order {
         })
     }
 
+    /// The batch of `shard` among the `shard.world` batches from `cursor`. None if the shard has no such rank.
+    pub fn shard_batch(&self, cursor: Cursor, shard: Shard) -> Option<Batch> {
+        let Cursor { epoch, k } = self.advance(cursor, u64::from(shard.rank));
+        self.batch(epoch, k).filter(|_| shard.rank < shard.world)
+    }
+
     /// The place after `cursor`.
     pub fn after(&self, cursor: Cursor) -> Cursor {
-        self.normal(Cursor { epoch: cursor.epoch, k: cursor.k.saturating_add(1) })
+        self.advance(cursor, 1)
+    }
+
+    /// The place `count` batches after `cursor`, over the ends of epochs.
+    pub fn advance(&self, cursor: Cursor, count: u64) -> Cursor {
+        let Cursor { epoch, k } = self.normal(cursor);
+        let (k, num_batches) = (k.saturating_add(count), self.num_batches().max(1));
+        Cursor { epoch: epoch.saturating_add(k / num_batches), k: k % num_batches }
     }
 
     /// The end of an epoch is the beginning of the next.

@@ -8,6 +8,7 @@ use crate::flow::Flow;
 use crate::jitter::{JitterWindow, window_of};
 use crate::leaks::{Leak, Leaks};
 use crate::overlap::{StepSpan, copy_overlap};
+use crate::ranks::{RankWait, RankWaits, Straggler};
 use crate::stage::Stage;
 use crate::stalls::Stalls;
 use crate::statistics::{Summary, ratio};
@@ -52,6 +53,10 @@ pub struct Diagnosis {
     pub leaks: Vec<Leak>,
     /// The bottlenecks; empty if there are none.
     pub verdicts: Vec<Verdict>,
+    /// How long each rank waits for the others, over the last 100 steps; empty with one rank.
+    pub rank_waits: Vec<RankWait>,
+    /// The rank that the others wait for; `None` if the ranks are alike.
+    pub straggler: Option<Straggler>,
     /// The tier.
     pub tier: TierLine,
     /// Events missing from the log.
@@ -75,6 +80,8 @@ impl Diagnosis {
         let adviser = Adviser { flow: &flow, steps: &facts.steps, feed: &facts.feed, model_only_ns, steps_per_s };
         let verdicts = verdicts(&stalls, busy, &jitter, &adviser);
         let trains: Vec<f64> = steps.iter().map(|step| step.train_ns()).collect();
+        let mut ranks = RankWaits::default();
+        records.iter().for_each(|record| ranks.observe(record));
         let spans: Vec<StepSpan> = steps.iter().filter_map(|step| step.at).collect();
         Ok(Diagnosis {
             steps_per_s,
@@ -88,6 +95,8 @@ impl Diagnosis {
             flow,
             leaks: Leaks::of(records),
             verdicts,
+            rank_waits: ranks.report(),
+            straggler: ranks.straggler(),
             dropped: facts.dropped,
         })
     }
@@ -102,7 +111,7 @@ impl Diagnosis {
         std::iter::once(self.throughput()).chain(self.table()).chain(self.copies()).collect()
     }
 
-    /// Leaks, verdicts and tier, in lines of the report.
+    /// Leaks, verdicts, ranks and tier, in lines of the report.
     pub fn findings(&self) -> Vec<String> {
         let mut lines = Vec::new();
         lines.extend(self.leaks.iter().map(|leak| format!("⚠ {leak}")));
@@ -110,6 +119,7 @@ impl Diagnosis {
             true => lines.push(NO_BOTTLENECK.to_owned()),
             false => lines.extend(self.verdicts.iter().map(Verdict::to_string)),
         }
+        lines.extend(self.ranks());
         lines.push(format!("Tier: {}", self.tier));
         if self.dropped > 0 {
             lines.push(format!("{} events are missing from the log; the figures are from the others", self.dropped));
@@ -128,6 +138,16 @@ impl Diagnosis {
     fn copies(&self) -> Option<String> {
         let share = self.copy_overlap?;
         Some(format!("copies: {:.1} % of copy time overlaps with the step's compute", 100.0 * share))
+    }
+
+    /// One line about the ranks, if there are several.
+    fn ranks(&self) -> Option<String> {
+        let count = self.rank_waits.len();
+        let share = ratio(self.rank_waits.iter().map(|wait| wait.share).sum(), count as f64);
+        (count > 1).then(|| match self.straggler {
+            Some(straggler) => format!("Ranks: {count}; {straggler}"),
+            None => format!("Ranks: {count}; they wait for each other {:.0} % of each step", 100.0 * share),
+        })
     }
 
     /// A line per stage: its time, and the share of the step time spent waiting for it. Decoding is per thread.

@@ -1,7 +1,7 @@
 //! Diagnosis of a run from its log: leaks, jitter, stalls, bottlenecks, and what to change.
 //!
 //! Pure functions over the records of a log, of a running or a finished run: no device, no plan, no thread, no clock.
-//! [`Leaks`] and [`Jitter`] observe records one by one, for warnings during a run; [`Diagnosis::of`] takes a complete log.
+//! [`Leaks`], [`Jitter`] and [`RankWaits`] observe records one by one, during a run; [`Diagnosis::of`] takes a complete log.
 //!
 //! ```
 //! use tandem_diagnosis::Diagnosis;
@@ -22,6 +22,7 @@ mod warm_up;
 mod leaks;
 mod overlap;
 mod jitter;
+mod ranks;
 mod stalls;
 mod flow;
 mod replay;
@@ -35,6 +36,7 @@ pub use diagnosis::{Diagnosis, DiagnosisError};
 pub use flow::{Flow, ServiceTime};
 pub use jitter::{Jitter, JitterWarning, JitterWindow};
 pub use leaks::{Leak, LeakKind, Leaks, MemoryOwner};
+pub use ranks::{RankWait, RankWaits, Straggler};
 pub use stage::{Stage, StepPart};
 pub use stalls::{Stall, Stalls, StepStall};
 pub use statistics::Summary;

@@ -21,6 +21,7 @@ use tandem_device::{
 };
 
 use crate::error::EngineError;
+use crate::graph::ParameterSpan;
 use crate::lower::{Launch, LaunchArg, Location, Region};
 use crate::program::{NamedLayout, Program};
 use crate::program_set::{MemoryKind, ProgramId, ProgramSet};
@@ -58,6 +59,13 @@ pub struct Fetch {
     layout: NamedLayout,
     memory: Pinned,
     arrived: Event,
+}
+
+impl Fetch {
+    /// Whether the results have arrived; waits for `longest` at most.
+    pub fn arrives_within(&self, longest: Duration) -> Result<bool, EngineError> {
+        Ok(self.arrived.synchronize_within(longest)?)
+    }
 }
 
 impl Session {
@@ -241,6 +249,11 @@ impl Session {
         }
         self.stream.record(&arrived)?;
         Ok(Fetch { layout, memory, arrived })
+    }
+
+    /// The memory of a span, for work that is queued on [`stream`](Session::stream) between two programs.
+    pub fn span_view(&self, span: ParameterSpan) -> View<'_> {
+        self.block(MemoryKind::ParameterSpan(span)).view()
     }
 
     /// Waits for a fetch, and recycles its memory.

@@ -143,6 +143,14 @@ pub enum RunEvent {
         /// The part of it in which the model had no batch.
         wait_ns: u64,
     },
+    /// How long each rank waited for the others in a training step, by the host's clock. Ranks exchange their waits at the
+    /// start of the next step, so this event precedes the `step` event of that one. A run with one rank has none.
+    RankWaits {
+        /// The step they waited in, from 1. Directly after a resume it is the last step of the previous log.
+        step: u64,
+        /// Waits by rank. The rank that waits least is the slowest: the others wait for it.
+        waited_ns: Vec<u64>,
+    },
     /// Device time of a training step, by the model device's clock.
     StepWork {
         /// Its number, from 1.
@@ -291,7 +299,7 @@ pub enum RunEvent {
 impl RunEvent {
     /// Every kind this version reads, as the log spells it, old names included. With it a reader tells a record that is
     /// *newer* than itself from a broken one.
-    pub const KINDS: [&str; 31] = [
+    pub const KINDS: [&str; 32] = [
         "run_started",
         "training_set",
         "device_clock",
@@ -305,6 +313,7 @@ impl RunEvent {
         "transfer",
         "buffer_wait",
         "step",
+        "rank_waits",
         "step_work",
         "cpu_time",
         "host_work",
@@ -352,6 +361,14 @@ mod tests {
     fn a_run_without_a_plan_has_no_plan_field() {
         let event = RunEvent::RunStarted { command: "doctor".into(), version: "0.1.0".into(), plan_json: None };
         let json = r#"{"event":"run_started","command":"doctor","version":"0.1.0"}"#;
+        assert_eq!(serde_json::to_string(&event).unwrap(), json);
+        assert_eq!(serde_json::from_str::<RunEvent>(json).unwrap(), event);
+    }
+
+    #[test]
+    fn the_waits_of_ranks_are_a_list_by_rank() {
+        let event = RunEvent::RankWaits { step: 7, waited_ns: vec![2_100_000, 0] };
+        let json = r#"{"event":"rank_waits","step":7,"waited_ns":[2100000,0]}"#;
         assert_eq!(serde_json::to_string(&event).unwrap(), json);
         assert_eq!(serde_json::from_str::<RunEvent>(json).unwrap(), event);
     }

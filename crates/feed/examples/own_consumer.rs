@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tandem_audio::{Clip, wav};
-use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
+use tandem_corpus::{Dataset, LengthIndex, OpenOptions, Shard, demo};
 use tandem_device::{ArenaSpec, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, SPEECH, TrainingSet, TrainingSetOptions};
@@ -53,6 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         plan,
         route_why: "both roles are on one device".to_owned(),
         seed: 1234,
+        shard: Shard::WHOLE,
         from: FeedState::default(),
         recordings: Arc::new(FromFiles),
         threads: 2,

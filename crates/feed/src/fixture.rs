@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tandem_audio::{Clip, wav};
-use tandem_corpus::{Dataset, OpenOptions};
+use tandem_corpus::{Dataset, OpenOptions, Shard};
 use tandem_device::Route;
 use tandem_events::Emitter;
 use tempfile::TempDir;
@@ -69,6 +69,7 @@ pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
         plan,
         route_why: "a test".to_owned(),
         seed: 7,
+        shard: Shard::WHOLE,
         from: FeedState::default(),
         recordings: Arc::new(FromFiles),
         threads: 1,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tandem_audio::Arithmetic;
-use tandem_checkpoint::{FolderSpace, ModelContract, checkpoint_step, stored_features};
+use tandem_checkpoint::{FolderSpace, ModelContract, checkpoint_step, stored_features, stored_identity};
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
 use tandem_device::transfer::Measured;
@@ -21,6 +21,7 @@ use tandem_plan::{
     ArithmeticPlan, CardFacts, CorpusFacts, Hardware, HostFacts, Models, PLACEMENT, Placement, Plan, Reason, Refusal,
     RunFolderFacts, Settings, TriedRoute,
 };
+use tandem_ranks::World;
 
 use crate::route_proof::{RouteProof, RouteProver};
 
@@ -80,6 +81,17 @@ impl Inventory {
         Inventory { prover: Some(prover), ..self }
     }
 
+    /// The same for one process of a run.
+    pub fn with_world(self, world: World) -> Inventory {
+        let hardware = self.hardware.with_world(world);
+        if let Some(cards) =
+            self.cards.as_ref().filter(|cards| cards.kind() == DeviceKind::Simulated && world.local_size > 1)
+        {
+            cards.set_compute_threads(hardware.host.cores);
+        }
+        Inventory { hardware, ..self }
+    }
+
     /// The same with the run folder of `settings`, for commands that train there. `must_fit`: checkpoints that do not fit on
     /// its disk are refused, not only shown.
     pub fn with_run_folder(mut self, settings: &Settings, must_fit: bool) -> Inventory {
@@ -95,7 +107,9 @@ impl Inventory {
             None => stored_features(&folder, last_step),
         };
         let arithmetic = features.map(|features| features.arithmetic);
-        self.hardware.run_folder = Some(RunFolderFacts { space, must_fit, arithmetic });
+        let identity = stored_identity(&folder).filter(|_| !resets);
+        let grad_accum = identity.and_then(|identity| identity.fact("grad_accum")?.as_u64());
+        self.hardware.run_folder = Some(RunFolderFacts { space, must_fit, arithmetic, grad_accum });
         self
     }
 
@@ -123,7 +137,14 @@ impl Inventory {
             self.read_driver(&placement, settings, corpus, models)?;
         }
         let plan = Plan::solve(settings, &self.hardware, models, corpus)?;
-        let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
+        let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(|| {
+            let machine = Machine::cpu();
+            // Ranks of one machine would wait for each other's cores.
+            if self.hardware.world.local_size > 1 {
+                machine.set_compute_threads(self.hardware.host.cores);
+            }
+            machine
+        });
         Ok(Resolved { machine, hardware: self.hardware, plan, prover: self.prover })
     }
 
@@ -363,6 +384,8 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
         driver_error: None,
         searched_paths: Vec::new(),
         peer: (0..count).map(row).collect::<Result<_, _>>()?,
+        world: World::ALONE,
+        ranks_share_cards: false,
         run_folder: None,
     })
 }

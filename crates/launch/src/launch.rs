@@ -10,8 +10,10 @@ use tandem_checkpoint::{
     Architecture, Checkpoint, CheckpointError, ComputeDtype, Fingerprint, MelStatistics, ModelContract, ModelText,
     RunIdentity, Vocoder,
 };
-use tandem_corpus::{Dataset, SampleIndex};
-use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine, RoleSetup};
+use tandem_corpus::{Dataset, SampleIndex, Shard};
+use tandem_device::{
+    ArenaSpec, Communicator, CommunicatorId, DType, DeviceError, DeviceKind, Isolation, Machine, RoleSetup,
+};
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{
@@ -21,10 +23,12 @@ use tandem_feed::{
 use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
 use tandem_pipeline::CoreSet;
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines, vocabulary};
+use tandem_ranks::Group;
 use tandem_text::{Harakat, LanguageRules, Lexicon, Phonemizer};
 use tandem_train::{
-    CompileProgram, InitReport, InitSource, Recipe, RunSchedule, StepLoop, StepLoopParts, StepLoopState, TensorNames,
-    TrainError, ValidationRows, ValidationSet, gather_voices, measure_mel_statistics, random_weights, weights_from,
+    CompileProgram, InitReport, InitSource, Ranks, Recipe, RunSchedule, StepLoop, StepLoopParts, StepLoopState,
+    TensorNames, TrainError, ValidationRows, ValidationSet, gather_voices, measure_mel_statistics, random_weights,
+    weights_from,
 };
 
 use crate::inventory::Resolved;
@@ -254,6 +258,8 @@ pub struct Setup<'a> {
     /// The checkpoint whose weights a new run starts from, if any.
     init: Option<&'a Checkpoint>,
     recordings: Arc<dyn Recordings>,
+    /// The other ranks of the run, if there are any.
+    ranks: Option<Arc<Group>>,
     /// The list of bad recordings, if any.
     bad_samples: Option<PathBuf>,
     emitter: &'a Emitter,
@@ -295,7 +301,18 @@ impl<'a> Setup<'a> {
             plan.arithmetic = plan.arithmetic.kept(checkpoint.model.features.arithmetic);
         }
         let corpora = corpora.with_arithmetic(plan.arithmetic.arithmetic);
-        Ok(Setup { machine, plan, corpora, custom_model: None, from, init: None, recordings, bad_samples, emitter })
+        Ok(Setup {
+            machine,
+            plan,
+            corpora,
+            custom_model: None,
+            from,
+            init: None,
+            recordings,
+            ranks: None,
+            bad_samples,
+            emitter,
+        })
     }
 
     /// Starts a new run from the weights of `checkpoint` (fine-tuning), not from random ones. A run that resumes has its own
@@ -312,6 +329,11 @@ impl<'a> Setup<'a> {
     /// Takes recordings from another source than the files of the corpus.
     pub fn with_recordings(self, recordings: Arc<dyn Recordings>) -> Setup<'a> {
         Setup { recordings, ..self }
+    }
+
+    /// Trains together with the other ranks of `group`, which the plan is for.
+    pub fn with_ranks(self, group: Option<Arc<Group>>) -> Setup<'a> {
+        Setup { ranks: group.filter(|group| group.world().size > 1), ..self }
     }
 
     /// Trains `model`. Fails if the plan is for another.
@@ -331,6 +353,7 @@ impl<'a> Setup<'a> {
         let say = RefCell::new(say);
         let mut phase =
             |phase| startup_lines(&plan, phase).iter().for_each(|line| (say.borrow_mut())(LaunchProgress::Line(line)));
+        self.agree()?;
         phase(StartupPhase::Configuring);
         let roles = self.reserve(&mut phase)?;
         let feed = self.start_feed(&roles)?;
@@ -344,11 +367,31 @@ impl<'a> Setup<'a> {
         let mut warming = |ready, of| (say.borrow_mut())(LaunchProgress::WarmUp { ready, of });
         let model = self.create_model(&roles, self.programs()?, &mut warming)?;
         let mut launched = self.join(roles, feed, model)?;
+        launched.trainer.compare_ranks()?;
         // The driver's memory for kernels, libraries and captured graphs is read now and must be within the plan.
         launched.roles.check_driver_memory()?;
         phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan, emitter)?;
         Ok((launched, warm))
+    }
+
+    /// Compares what decides the result of the run with the other ranks.
+    fn agree(&self) -> Result<(), LaunchError> {
+        let Some(group) = &self.ranks else { return Ok(()) };
+        let identity = identity(&self.plan, &self.corpora);
+        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let mut facts: Vec<(String, String)> =
+            identity.facts().map(|(name, value)| (name.to_owned(), text(value))).collect();
+        facts.push(("feature arithmetic".to_owned(), self.plan.arithmetic.arithmetic.name().to_owned()));
+        facts.push(("learning rate".to_owned(), self.plan.training.peak_lr.to_string()));
+        facts.push(("validation set".to_owned(), self.corpora.validation.rows.len().to_string()));
+        if let Some(schedule) = schedule_of(&self.plan, &self.corpora) {
+            facts.push(("steps".to_owned(), schedule.total_steps.to_string()));
+            facts.push(("checkpoint every".to_owned(), format!("{:?}", schedule.checkpoint_every)));
+        }
+        let step = self.from.as_ref().map_or(0, |(_, state)| state.step);
+        facts.push(("first step".to_owned(), step.to_string()));
+        group.agree("settings", &facts).map_err(|error| LaunchError::Train(error.into()))
     }
 
     /// Opens the plan's cards and reserves the memory of both roles.
@@ -448,7 +491,7 @@ impl<'a> Setup<'a> {
         programs: RunPrograms,
         on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CreatedModel, LaunchError> {
-        let in_flight = StepLoop::in_flight(self.plan.grad_accum as usize);
+        let in_flight = StepLoop::in_flight(self.plan.local_micro_batches());
         let stream = Arc::new(roles.model.device.stream(true)?);
         let set = Arc::clone(&programs.programs.set);
         let session = Session::create_with_progress(set, &roles.model.arena, stream, in_flight, on_progress)?;
@@ -459,7 +502,7 @@ impl<'a> Setup<'a> {
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
         let exact = exact_shapes(&self.plan, self.model()?);
         let dims = self.dims();
-        let Setup { plan, corpora, custom_model, from, init, recordings, .. } = self;
+        let Setup { plan, corpora, custom_model, from, init, recordings, ranks, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
         let schedule = schedule(&plan, feed.batches_per_epoch());
         let kept = init.filter(|_| plan.training.keeps_mel_statistics);
@@ -478,7 +521,11 @@ impl<'a> Setup<'a> {
             Some(_) => VoiceReferences::default(),
             None => gather_voices(&corpora.train, recordings.as_ref())?,
         };
-        let parts = StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact };
+        let ranks = match ranks {
+            Some(group) => Some(Ranks::new(Arc::clone(&group), join_communicator(&group, &roles)?)),
+            None => None,
+        };
+        let parts = StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact, ranks };
         let parameters = Arc::clone(parts.session.set().parameters());
         let (trainer, init) = match (&from, init) {
             (Some((checkpoint, state)), _) => {
@@ -504,6 +551,7 @@ impl<'a> Setup<'a> {
             route_why: plan.transfer.why.clone(),
             seed: plan.seed,
             evaluates: false,
+            shard: Shard { rank: plan.world.rank, world: plan.world.size },
             from: self.from.as_ref().map(|(_, state)| state.feed.clone()).unwrap_or_default(),
             recordings: Arc::clone(&self.recordings),
             threads: plan.threads as usize,
@@ -516,6 +564,25 @@ impl<'a> Setup<'a> {
             emitter: self.emitter.clone(),
         }
     }
+}
+
+/// The longest wait for all ranks to join a communicator: they have just compared their settings.
+const LONGEST_JOIN: Duration = Duration::from_secs(120);
+
+/// The communicator that sums gradients on NVIDIA cards; `None` on the CPU and on simulated cards, where the host sums them.
+fn join_communicator(group: &Group, roles: &Isolation) -> Result<Option<Communicator>, LaunchError> {
+    let (device, world) = (&roles.model.device, group.world());
+    if device.machine().kind() != DeviceKind::Cuda {
+        return Ok(None);
+    }
+    let mine = match world.rank {
+        0 => Communicator::new_id(device.machine())?.to_bytes().to_vec(),
+        _ => Vec::new(),
+    };
+    let id = group.broadcast("communicator", mine).map_err(TrainError::from)?;
+    let id = id.try_into().map_err(|_| TrainError::RankNotice("a communicator id of another length".to_owned()))?;
+    let id = CommunicatorId::from_bytes(id);
+    Ok(Some(Communicator::join(device, &id, world.rank, world.size, LONGEST_JOIN)?))
 }
 
 /// The cores of the feed's threads: those of the data card's NUMA node, if it is known.
@@ -622,7 +689,7 @@ fn recipe(plan: &Plan, schedule: &RunSchedule) -> Recipe {
         true => Schedule::cosine(peak, warm_up, total, peak * LAST_SHARE),
         false => Schedule::constant(peak, warm_up),
     };
-    Recipe { schedule, ema_decay: training.ema_decay, grad_accum: plan.grad_accum as usize, seed: plan.seed }
+    Recipe { schedule, ema_decay: training.ema_decay, grad_accum: plan.local_micro_batches(), seed: plan.seed }
 }
 
 /// Final learning rate of the cosine schedule, relative to its peak.

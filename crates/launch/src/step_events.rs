@@ -17,12 +17,21 @@ pub fn step(report: &StepReport, to: &Emitter) {
     let DeviceTimes { first_batch: batch, began_ns, busy_ns, wait_ns, wall_ns } = report.on_device;
     let (batches, bucket) = (report.buckets.len() as u32, first_bucket(report));
     // Before the `Step` event, so that a reader of that has everything.
+    rank_waits(report, to);
     to.emit(RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
     to.emit(RunEvent::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (metrics(report.losses.iter()), number(report.gradient_norm.into()));
     to.emit(RunEvent::StepMetrics { step, epoch, losses, gradient_norm, lr, skipped });
     if let Some(cpu_ns) = report.cpu_ns.filter(|_| step.is_multiple_of(HOST_STEPS)) {
         to.emit(RunEvent::CpuTime { cpu_ns });
+    }
+}
+
+/// Emits how long the ranks waited in the step before. The first step has none before it: ranks that started at different
+/// times are not slow.
+fn rank_waits(report: &StepReport, to: &Emitter) {
+    if report.step > 1 && !report.rank_waits_ns.is_empty() {
+        to.emit(RunEvent::RankWaits { step: report.step - 1, waited_ns: report.rank_waits_ns.clone() });
     }
 }
 
@@ -94,6 +103,7 @@ mod tests {
             wall_ns: 1,
             wait_ns: 1,
             on_device: DeviceTimes { first_batch: 4, began_ns: 9, busy_ns: 70, wait_ns: 20, wall_ns },
+            rank_waits_ns: Vec::new(),
             cpu_ns: Some(5),
         }
     }
@@ -109,6 +119,20 @@ mod tests {
             events.contains(&RunEvent::CpuTime { cpu_ns: 5 })
         };
         assert_eq!([3, 10, 11, 20].map(has_host_work), [false, true, false, true]);
+    }
+
+    #[test]
+    fn the_waits_of_ranks_belong_to_the_step_before_and_come_ahead_of_the_step() {
+        let events = |number, rank_waits_ns| {
+            emitted(|to| step(&StepReport { step: number, rank_waits_ns, ..report(2, 100) }, to))
+        };
+        let waits = |event: &RunEvent| matches!(event, RunEvent::RankWaits { .. });
+        let several = events(3, vec![5, 0]);
+        let is_step = |event: &RunEvent| matches!(event, RunEvent::Step { .. });
+        assert_eq!(several[0], RunEvent::RankWaits { step: 2, waited_ns: vec![5, 0] });
+        assert!(several.iter().position(is_step) > Some(0), "{several:?}");
+        assert!(!events(3, Vec::new()).iter().any(waits), "one rank waits for nobody");
+        assert!(!events(1, vec![5, 0]).iter().any(waits), "no step before the first");
     }
 
     #[test]

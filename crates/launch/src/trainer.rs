@@ -99,7 +99,7 @@ impl Trainer {
         let memory = MemoryWatch::new()?;
         let mut emitting =
             EmittingListener { listener, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
-        let ended = tandem_train::run(trainer, folder, model, schedule, stop, &mut emitting);
+        let ended = tandem_train::run(trainer, Some(folder), model, schedule, stop, &mut emitting);
         let EmittingListener { sampler, breach, .. } = emitting;
         let outcome = ended?;
         if let Some(breach) = breach {

@@ -109,7 +109,8 @@ mod tests {
     fn cards(capability: (u32, u32), arithmetic: Option<Arithmetic>) -> Hardware {
         let mut hardware = gpus(2, 24);
         hardware.cards.iter_mut().for_each(|facts| facts.card.capability = capability);
-        hardware.run_folder = Some(RunFolderFacts { space: FolderSpace::default(), must_fit: false, arithmetic });
+        hardware.run_folder =
+            Some(RunFolderFacts { space: FolderSpace::default(), must_fit: false, arithmetic, grad_accum: None });
         hardware
     }
 

@@ -79,7 +79,10 @@ mod tests {
     /// A machine with so much free on the disk of the run folder.
     fn on_disk(free_mb: u64, must_fit: bool) -> Hardware {
         let space = FolderSpace { free_bytes: Some(free_mb * MIB), ..FolderSpace::default() };
-        Hardware { run_folder: Some(RunFolderFacts { space, must_fit, arithmetic: None }), ..gpus(1, 24) }
+        Hardware {
+            run_folder: Some(RunFolderFacts { space, must_fit, arithmetic: None, grad_accum: None }),
+            ..gpus(1, 24)
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use tandem_checkpoint::FolderSpace;
 use tandem_device::{Card, CardReading, DeviceKind, DriverCost, HostLimit, NumaNode, Visibility};
 use tandem_feed::Arithmetic;
+use tandem_ranks::World;
 
 /// The hardware at one point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,10 @@ pub struct Hardware {
     pub searched_paths: Vec<String>,
     /// `peer[a][b]`: card `a` has peer access to the memory of card `b`.
     pub peer: Vec<Vec<bool>>,
+    /// This process among those of its run. The host's memory and cores are its share of them.
+    pub world: World,
+    /// For tests on a machine with one card: ranks may share it.
+    pub ranks_share_cards: bool,
     /// The run folder; `None` if nobody looked, for commands that write no checkpoints.
     pub run_folder: Option<RunFolderFacts>,
 }
@@ -34,6 +39,8 @@ pub struct RunFolderFacts {
     pub must_fit: bool,
     /// The arithmetic of the features of the checkpoint that a run without `--reset-training` resumes from; `None` without one.
     pub arithmetic: Option<Arithmetic>,
+    /// Micro-batches of a step of the run in the folder, if such a run resumes it.
+    pub grad_accum: Option<u64>,
 }
 
 /// One card.
@@ -71,6 +78,8 @@ impl Hardware {
             driver_error: None,
             searched_paths: Vec::new(),
             peer: Vec::new(),
+            world: World::ALONE,
+            ranks_share_cards: false,
             run_folder: None,
         }
     }
@@ -100,8 +109,19 @@ impl Hardware {
             driver_error: None,
             searched_paths: Vec::new(),
             peer: vec![vec![false; count]; count],
+            world: World::ALONE,
+            ranks_share_cards: false,
             run_folder: None,
         }
+    }
+
+    /// The same for one process of a run: it gets an equal share of the memory and cores of its machine.
+    pub fn with_world(mut self, world: World) -> Hardware {
+        let share = world.local_size.max(1);
+        self.host.available_bytes /= u64::from(share);
+        self.host.cores = (self.host.cores / share as usize).max(1);
+        self.world = world;
+        self
     }
 
     /// The card with this index in `nvidia-smi`.

@@ -20,7 +20,7 @@ fn tried_route(tried: &TriedRoute) -> Value {
 
 /// The plan and the cards of the machine.
 pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
-    json!({
+    let mut document = json!({
         "mode": plan.mode.slug(),
         "isolated": plan.isolated,
         "simulated": plan.simulated,
@@ -87,7 +87,11 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "hints": plan.hints,
         "advice": plan.advice,
         "gpus": gpus(hardware),
-    })
+    });
+    // Added here because the macro's recursion limit is reached above.
+    document["ranks"] = json!({ "rank": plan.world.rank, "size": plan.world.size });
+    document["micro_batches_per_rank"] = plan.local_micro_batches().into();
+    document
 }
 
 /// The refusal. The flags of a suggestion are added to the command line or replace those on it; `instead_of` lists the flags
@@ -174,6 +178,8 @@ fn gpus(hardware: &Hardware) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_ranks::World;
+
     use super::*;
     use crate::fixture::{Chains, cpu_only, gpus, settings};
 
@@ -197,6 +203,18 @@ mod tests {
         let sum: u64 =
             json["roles"]["model"]["lines"].as_array().unwrap().iter().map(|l| l["bytes"].as_u64().unwrap()).sum();
         assert_eq!(json["roles"]["model"]["planned_bytes"], json!(sum));
+    }
+
+    #[test]
+    fn a_plan_has_its_rank_and_the_micro_batches_of_a_rank() {
+        let check = |hardware: &Hardware, ranks: Value, per_rank: u64| {
+            let json = plan("--mode cpu --batch-size 8 --grad-accum 4", hardware);
+            assert_eq!((&json["ranks"], &json["grad_accum"]), (&ranks, &json!(4)));
+            assert_eq!(json["micro_batches_per_rank"], json!(per_rank));
+        };
+        check(&cpu_only(), json!({ "rank": 0, "size": 1 }), 4);
+        let second = World { rank: 1, size: 2, local_rank: 1, local_size: 2 };
+        check(&cpu_only().with_world(second), json!({ "rank": 1, "size": 2 }), 2);
     }
 
     #[test]

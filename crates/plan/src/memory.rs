@@ -1,7 +1,7 @@
 //! The memory of each role, line by line.
 
-use tandem_device::DRIVER;
-use tandem_device::bytes::{POOL_GRANULE, round_up};
+use tandem_device::bytes::{MIB, POOL_GRANULE, round_up};
+use tandem_device::{DRIVER, DeviceKind};
 use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
 
@@ -9,6 +9,10 @@ use crate::hardware::Hardware;
 use crate::model_memory::{ModelMemory, PlanLine, ProgramKind};
 use crate::placement::Placement;
 use crate::refusal::{Reason, Refusal};
+
+/// Device memory of NCCL's channels and buffers. An assumption: it has not been measured on a card yet, and a run that finds more
+/// than planned ends before its first step.
+const NCCL_BYTES: u64 = 512 * MIB;
 
 /// The memory a role needs: the driver's part and its arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,10 +70,12 @@ impl DriverShare {
             hardware.card(index).and_then(|facts| facts.driver.as_ref()).ok_or_else(|| driver_unread(index))
         };
         let (data, model) = (cost(data_card)?, cost(model_card)?);
+        // NCCL allocates outside arenas, when the ranks join and in their first sum.
+        let communicator = if hardware.kind == DeviceKind::Cuda && hardware.world.size > 1 { NCCL_BYTES } else { 0 };
         let data_context = if data_card == model_card { 0 } else { data.context_bytes };
         Ok(DriverShare {
             data: driver_line(data_context + data.data_modules_bytes),
-            model: driver_line(model.context_bytes + model.model_modules_bytes),
+            model: driver_line(model.context_bytes + model.model_modules_bytes + communicator),
         })
     }
 }

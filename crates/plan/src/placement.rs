@@ -4,7 +4,9 @@ use std::fmt;
 
 use tandem_device::bytes::show;
 use tandem_events::Role;
+use tandem_ranks::World;
 
+use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::hardware::{CardFacts, Hardware};
 use crate::refusal::{Reason, Refusal, Suggestion};
@@ -109,7 +111,13 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
     let requested = |gpu: &'_ Option<GpuName>| gpu.clone().map(|name| RequestedCard { flag: "gpu", name });
+    let world = hardware.world;
     let chosen = match &request {
+        Request::Cpu if world.size > 1 => Choice::cpu(&format!("--mode cpu, {world}")),
+        Request::Ranks { gpus } => card_of_rank(gpus, hardware)?,
+        Request::Unspecified if world.size > 1 && !hardware.cards.is_empty() => card_of_rank(&GpuList::All, hardware)?,
+        Request::Unspecified if world.size > 1 => Choice::cpu(&format!("no NVIDIA device found, {world}")),
+        _ if world.size > 1 => return Err(not_for_ranks(world)),
         Request::Cpu => Choice::cpu("--mode cpu"),
         Request::Unspecified if hardware.cards.is_empty() => Choice::cpu("no NVIDIA device found"),
         Request::Unspecified => one_card(Mode::Single, None, "no GPU flags given", hardware)?,
@@ -193,6 +201,75 @@ fn shared_pair(data: &GpuName, model: &GpuName, hardware: &Hardware) -> Result<C
     }
     let why = format!("--share-gpu: GPU {data_card}");
     Ok(Choice { mode: Mode::SharedGpu, data: Some(data_card), model: Some(data_card), why })
+}
+
+/// How many processes `--gpus` asks for: one for each of its cards, and one without the flag.
+pub fn num_ranks(settings: &Settings, hardware: &Hardware) -> Result<u32, Refusal> {
+    match Request::read(settings) {
+        Ok(Request::Ranks { gpus }) => match named_cards(&gpus, hardware)?.len() {
+            0 => Err(too_few_for_ranks(0, hardware)),
+            count => Ok(count as u32),
+        },
+        // What is wrong with other flags is refused with the rest of the plan.
+        _ => Ok(1),
+    }
+}
+
+/// The card of this rank: the one of `gpus` with the rank's number on this machine.
+fn card_of_rank(gpus: &GpuList, hardware: &Hardware) -> Result<Choice, Refusal> {
+    let (cards, world) = (named_cards(gpus, hardware)?, hardware.world);
+    match cards.get(world.local_rank as usize) {
+        Some(card) => {
+            let why = format!("--gpus {gpus}: GPU {card}, {world}");
+            Ok(Choice { mode: Mode::SharedGpu, data: Some(*card), model: Some(*card), why })
+        }
+        None => Err(too_few_for_ranks(cards.len(), hardware)),
+    }
+}
+
+/// The cards of a list, each once.
+fn named_cards(gpus: &GpuList, hardware: &Hardware) -> Result<Vec<usize>, Refusal> {
+    let GpuList::Named(names) = gpus else { return Ok(usable_cards(hardware).collect()) };
+    let mut cards = Vec::with_capacity(names.len());
+    for name in names {
+        let card = RequestedCard { flag: "gpus", name: name.clone() };
+        let card = usable(&card, hardware).map_err(|refusal| suggest_cards(refusal, Mode::Single, hardware))?;
+        if cards.contains(&card) && !hardware.ranks_share_cards {
+            return Err(Refusal::usage(format!(
+                "❌ --gpus {gpus} names GPU {card} twice: each rank has a GPU of its own"
+            ))
+            .suggest(Suggestion::new("every GPU once").set(Id::Gpus, SettingValue::Gpus(GpuList::All))));
+        }
+        cards.push(card);
+    }
+    Ok(cards)
+}
+
+fn too_few_for_ranks(found: usize, hardware: &Hardware) -> Refusal {
+    let ranks = hardware.world.local_size;
+    let message = match found {
+        0 => format!("❌ --gpus needs a GPU\n   {}", no_device(hardware)),
+        _ => format!("❌ This machine runs {ranks} ranks, usable GPUs: {found}. Start as many ranks as GPUs"),
+    };
+    Refusal::new(Reason::TooFewGpus, message + &numbers_line(hardware)).suggest(on_the_cpu())
+}
+
+/// Flags for one process, given to several.
+fn not_for_ranks(world: World) -> Refusal {
+    Refusal::usage(format!(
+        "❌ This is {world}: each rank has a GPU of its own, and --gpu, --share-gpu, --data-gpu and --model-gpu name GPUs \
+         for one process. Remove them, or name one GPU for each rank of this machine with --gpus 0,1"
+    ))
+    .suggest(
+        Suggestion::new("one rank on each GPU").set(Id::Gpus, SettingValue::Gpus(GpuList::All)).leave_out(&[
+            Id::Gpu,
+            Id::ShareGpu,
+            Id::DataGpu,
+            Id::ModelGpu,
+            Id::Transfer,
+            Id::Mode,
+        ]),
+    )
 }
 
 fn pair(data: &GpuName, model: &GpuName, settings: &Settings, hardware: &Hardware) -> Result<Choice, Refusal> {
@@ -292,8 +369,9 @@ fn no_device(hardware: &Hardware) -> String {
 }
 
 /// The settings that place the roles and limit their memory.
-pub const PLACEMENT: [Id; 9] = [
+pub const PLACEMENT: [Id; 10] = [
     Id::Mode,
+    Id::Gpus,
     Id::DataGpu,
     Id::ModelGpu,
     Id::Gpu,
@@ -309,7 +387,7 @@ pub(crate) fn on_the_cpu() -> Suggestion {
     Suggestion::new("run on the CPU")
         .set(Id::Mode, SettingValue::Choice("cpu"))
         .leave_out(&SEPARATE_ROLES)
-        .leave_out(&[Id::Gpu, Id::Transfer, Id::MixedPrecision])
+        .leave_out(&[Id::Gpu, Id::Gpus, Id::Transfer, Id::MixedPrecision])
 }
 
 /// The one card with this name.
@@ -424,8 +502,8 @@ fn hints(request: &Request, hardware: &Hardware) -> Vec<String> {
         return Vec::new();
     };
     vec![format!(
-        "{} GPUs found: for dual mode, add --data-gpu {first} --model-gpu {second} (one prepares data, one trains); \
-         data-parallel training is not supported yet",
+        "{} GPUs found: --gpus all trains on all of them; --data-gpu {first} --model-gpu {second} lets one prepare data \
+         and one train",
         hardware.cards.len()
     )]
 }

@@ -6,11 +6,13 @@ use tandem_device::{NumaNode, Strength};
 use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
 use tandem_model::Preset;
+use tandem_ranks::World;
 
 use crate::advice;
 use crate::arithmetic::ArithmeticPlan;
 use crate::cache::CachePlan;
 use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
+use crate::gpu_list::GpuList;
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::model_memory::{ModelCatalog, PlanLine};
@@ -70,6 +72,12 @@ pub struct Plan {
     pub batch_size: u64,
     /// Micro-batches per optimizer step.
     pub grad_accum: u64,
+    /// This process among those of the run, which share the micro-batches.
+    pub world: World,
+    /// The value of `--gpus`, if it was given.
+    pub gpus: Option<GpuList>,
+    /// How long ranks wait for one that does not answer, in seconds.
+    pub rank_timeout_s: u64,
     /// Precision of the training step.
     pub precision: Precision,
     /// The preset.
@@ -187,6 +195,11 @@ impl Plan {
     /// Utterances per micro-batch.
     pub fn micro_batch(&self) -> u32 {
         u32::try_from(self.batch_size / self.grad_accum).unwrap_or(u32::MAX)
+    }
+
+    /// Micro-batches of a step on this rank.
+    pub fn local_micro_batches(&self) -> usize {
+        (self.grad_accum / u64::from(self.world.size)) as usize
     }
 
     /// The name of the custom model, or of the preset.

@@ -28,7 +28,8 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
     let text = |text: &Option<String>| text.clone().map(SettingValue::Text);
     let card = |role: Role| plan.role(role).card.map(SettingValue::gpu);
     let limit = |role: Role| plan.isolated.then(|| SettingValue::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
-    let has_separate_roles = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
+    // Several GPUs are a setting of their own, and each of them has both roles.
+    let has_separate_roles = matches!(plan.mode, Mode::Multi | Mode::SharedGpu) && plan.gpus.is_none();
     match id {
         Id::TrainData => text(&plan.sources.train_data),
         Id::ValData => text(&plan.sources.val_data),
@@ -69,7 +70,9 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::DataGpu => has_separate_roles.then(|| card(Role::Data))?,
         Id::ModelGpu => has_separate_roles.then(|| card(Role::Model))?,
         Id::Gpu => (plan.mode == Mode::Single).then(|| card(Role::Model))?,
-        Id::ShareGpu => Some(SettingValue::Switch(plan.mode == Mode::SharedGpu)),
+        Id::Gpus => plan.gpus.clone().map(SettingValue::Gpus),
+        Id::RankTimeout => count(plan.rank_timeout_s),
+        Id::ShareGpu => Some(SettingValue::Switch(plan.mode == Mode::SharedGpu && plan.gpus.is_none())),
         Id::EnableMemoryIsolation => Some(SettingValue::Switch(plan.isolated)),
         Id::DataGpuMemory => limit(Role::Data),
         Id::ModelGpuMemory => limit(Role::Model),
@@ -94,6 +97,7 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
 fn yaml(value: &SettingValue) -> String {
     match value {
         SettingValue::Text(text) => serde_json::json!(text).to_string(),
+        SettingValue::Gpus(list) => serde_json::json!(list.to_string()).to_string(),
         other => other.to_string(),
     }
 }
@@ -154,6 +158,10 @@ mod tests {
         check("--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25", &gpus(1, 24));
         check("--data-gpu 0 --model-gpu 1 --verify-transfers 5", &gpus(2, 24));
         check("--verify-transfers 5", &gpus(1, 24));
+        check("--gpus 0 --enable-memory-isolation --rank-timeout 30", &gpus(2, 24));
+        let world = tandem_ranks::World { rank: 1, size: 2, local_rank: 1, local_size: 2 };
+        check("--gpus all", &gpus(2, 24).with_world(world));
+        check("--gpus 1,GPU-simulated-0 --grad-accum 4", &gpus(2, 24).with_world(world));
         check("--share-gpu --optimization-level basic --grad-accum 3 --num-workers 2", &gpus(1, 24));
         check(
             "--cache disk --lang fa --speaker-id-pattern {speaker}_* --max-bad-fraction 0.25 --train-data a",

@@ -1,5 +1,6 @@
 //! What the device flags request, before the hardware is considered. Refuses flags that exclude each other.
 
+use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
@@ -22,6 +23,8 @@ pub(crate) enum Request {
     Shared { gpu: Option<GpuName> },
     /// `--share-gpu` with `--data-gpu` and `--model-gpu`, which must name one card.
     SharedPair { data: GpuName, model: GpuName },
+    /// `--gpus`: a rank on each of them, with both roles.
+    Ranks { gpus: GpuList },
 }
 
 /// The device flags as given.
@@ -29,6 +32,7 @@ struct DeviceFlags<'a> {
     mode: Option<&'static str>,
     pair: Option<CardPair<'a>>,
     gpu: Option<&'a GpuName>,
+    gpus: Option<&'a GpuList>,
     share: bool,
 }
 
@@ -51,10 +55,15 @@ impl Request {
             (Some(one), None) | (None, Some(one)) => return Err(one_of_the_pair(one)),
         };
         let (gpu, share) = (settings.given_gpu(Id::Gpu), settings.switch(Id::ShareGpu));
-        let flags = DeviceFlags { mode: settings.given_choice(Id::Mode), pair, gpu, share };
+        let gpus = settings.given_gpus(Id::Gpus);
+        let flags = DeviceFlags { mode: settings.given_choice(Id::Mode), pair, gpu, gpus, share };
         check_mode(&flags)?;
         check_card_flags(&flags)?;
-        check_isolation(settings, pair.is_some() || share)?;
+        check_ranks(&flags)?;
+        check_isolation(settings, pair.is_some() || share || gpus.is_some())?;
+        if let Some(gpus) = gpus {
+            return Ok(Request::Ranks { gpus: gpus.clone() });
+        }
         let gpu = gpu.cloned();
         Ok(match (pair.map(|CardPair { data, model }| (data.clone(), model.clone())), flags.mode) {
             (Some((data, model)), _) if share => Request::SharedPair { data, model },
@@ -82,7 +91,7 @@ fn one_of_the_pair(one: &GpuName) -> Refusal {
 }
 
 fn check_mode(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
-    let DeviceFlags { mode, pair, gpu, share } = *flags;
+    let DeviceFlags { mode, pair, gpu, gpus, share } = *flags;
     let to_single = Suggestion::new("one GPU for everything")
         .set(Id::Mode, SettingValue::Choice("single"))
         .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation])
@@ -93,7 +102,7 @@ fn check_mode(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
         .leave_out(&[Id::ShareGpu, Id::Gpu]);
     match mode {
         Some("auto") => Err(not_measured()),
-        Some("cpu") if pair.is_some() || share || gpu.is_some() => {
+        Some("cpu") if pair.is_some() || share || gpu.is_some() || gpus.is_some() => {
             Err(Refusal::usage("❌ --mode cpu uses no GPU: remove the GPU flags, or remove --mode")
                 .suggest(on_the_cpu()))
         }
@@ -130,11 +139,35 @@ fn check_card_flags(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
         ))
 }
 
+/// The flags that `--gpus` excludes.
+fn check_ranks(flags: &DeviceFlags<'_>) -> Result<(), Refusal> {
+    let DeviceFlags { mode, pair, gpu, gpus: Some(gpus), .. } = *flags else { return Ok(()) };
+    let alone = || Suggestion::new("one rank on each of these GPUs").set(Id::Gpus, SettingValue::Gpus(gpus.clone()));
+    if pair.is_some() {
+        return Err(Refusal::usage(
+            "❌ --gpus trains on every GPU, each with both roles: a GPU that prepares data for several processes is not \
+             supported yet. Remove --data-gpu and --model-gpu, or remove --gpus",
+        )
+        .suggest(alone().leave_out(&[Id::DataGpu, Id::ModelGpu, Id::Transfer, Id::Mode])));
+    }
+    if gpu.is_some() {
+        return Err(Refusal::usage("❌ --gpu names one GPU and --gpus several: remove one of them")
+            .suggest(alone().leave_out(&[Id::Gpu])));
+    }
+    match mode {
+        Some(mode) => {
+            Err(Refusal::usage(format!("❌ --mode {mode} and --gpus exclude each other: remove one of them"))
+                .suggest(alone().leave_out(&[Id::Mode])))
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_isolation(settings: &Settings, has_separate_roles: bool) -> Result<(), Refusal> {
     let isolated = settings.switch(Id::EnableMemoryIsolation);
     if isolated && !has_separate_roles {
         return Err(Refusal::usage(
-            "❌ --enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)",
+            "❌ --enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu, or --gpus)",
         )
         .suggest(
             Suggestion::new("two isolated partitions on one card")
@@ -178,6 +211,9 @@ mod tests {
         check("--share-gpu --gpu 2", Request::Shared { gpu: Some(index(2)) });
         check("--share-gpu --data-gpu 2 --model-gpu 2", Request::SharedPair { data: index(2), model: index(2) });
         check("--share-gpu --enable-memory-isolation --data-gpu-memory 64", Request::Shared { gpu: None });
+        check("--gpus all", Request::Ranks { gpus: GpuList::All });
+        let two = Request::Ranks { gpus: GpuList::Named(vec![index(1), index(0)]) };
+        check("--gpus 1,0 --enable-memory-isolation --data-gpu-memory 64", two);
     }
 
     #[test]
@@ -198,8 +234,12 @@ mod tests {
         check("--mode cpu --gpu 0", "--mode cpu uses no GPU");
         check("--mode cpu --data-gpu 0 --model-gpu 1", "--mode cpu uses no GPU");
         check("--gpu 0 --data-gpu 0 --model-gpu 1", "--gpu selects the card of single mode");
+        check("--gpus 0,1 --gpu 0", "--gpu names one GPU and --gpus several");
+        check("--gpus all --data-gpu 0 --model-gpu 1", "a GPU that prepares data for several processes");
+        check("--gpus all --mode single", "--mode single and --gpus exclude each other");
+        check("--gpus all --mode cpu", "--mode cpu uses no GPU");
         check("--model-gpu GPU-8f2d", "--gpu GPU-8f2d to run everything on GPU-8f2d");
-        let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
+        let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu, or --gpus)";
         check("--enable-memory-isolation", isolation);
         check("--enable-memory-isolation --gpu 0", isolation);
         check("--data-gpu-memory 64", "--data-gpu-memory requires memory isolation");

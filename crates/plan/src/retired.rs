@@ -148,7 +148,6 @@ pub static RETIRED: &[Retired] = &[
             "use_multi_gpu",
             "multi_gpu",
             "num_gpus",
-            "gpus",
             "distribute",
             "distributed",
             "distribution_strategy",
@@ -157,7 +156,7 @@ pub static RETIRED: &[Retired] = &[
             "local_rank",
             "world_size",
         ],
-        instead: "name the cards: --data-gpu 0 --model-gpu 1; data-parallel training is not there yet",
+        instead: "--gpus all, or --gpus 0,1, trains on several GPUs; launchers such as torchrun start ranks by themselves",
     },
     Retired {
         names: &["use_cuda", "use_gpu", "device", "visible_gpus"],

@@ -48,6 +48,8 @@ pub enum Id {
     DataGpu,
     ModelGpu,
     Gpu,
+    Gpus,
+    RankTimeout,
     ShareGpu,
     EnableMemoryIsolation,
     DataGpuMemory,
@@ -101,6 +103,8 @@ pub enum SettingKind {
     },
     /// A GPU: its number in `nvidia-smi`, or its UUID or the start of it.
     Gpu,
+    /// Several GPUs: `all`, or names with commas between them.
+    Gpus,
     /// A memory limit: MB, `auto`, or `auto:SHARE`.
     Limit,
     /// One of these words.
@@ -172,6 +176,7 @@ impl Setting {
         match self.kind {
             SettingKind::Count { .. } => Some("N"),
             SettingKind::Gpu => Some("GPU"),
+            SettingKind::Gpus => Some("GPUS"),
             SettingKind::Limit => Some("MB"),
             SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
@@ -210,6 +215,7 @@ impl Setting {
             SettingKind::Gpu => {
                 format!("a GPU number from 0 to {MAX_INDEX}, or a UUID or the start of one (`GPU-8f2d`)")
             }
+            SettingKind::Gpus => "all, or GPU numbers or UUIDs with commas between them".to_owned(),
             SettingKind::Limit => {
                 format!("a limit from 1 to {MAX_LIMIT_MB} MB, `auto`, or `auto:SHARE` (for example `auto:0.40`)")
             }
@@ -233,6 +239,7 @@ impl Setting {
             (DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. }, _) => text.to_owned(),
             (_, SettingKind::Count { min, .. }) => min.to_string(),
             (_, SettingKind::Gpu) => "0".to_owned(),
+            (_, SettingKind::Gpus) => "0,1".to_owned(),
             (_, SettingKind::Limit) => "auto".to_owned(),
             (_, SettingKind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
             (_, SettingKind::Switch { .. }) => "true".to_owned(),
@@ -625,6 +632,26 @@ pub static SETTINGS: &[Setting] = &[
         kind: SettingKind::Gpu,
         default: DefaultValue::Computed("the GPU with the most free memory"),
         help: "GPU for single mode and for --share-gpu: its number in nvidia-smi, or its UUID",
+    },
+    Setting {
+        id: Id::Gpus,
+        flag: "gpus",
+        section: DATA,
+        key: "gpus",
+        aliases: &[],
+        kind: SettingKind::Gpus,
+        default: DefaultValue::Computed("none"),
+        help: "GPUs that train together, one process each: all, or 0,1,3; every GPU has both roles, and gradients are summed",
+    },
+    Setting {
+        id: Id::RankTimeout,
+        flag: "rank-timeout",
+        section: DATA,
+        key: "rank_timeout",
+        aliases: &[],
+        kind: SettingKind::Count { min: 1, max: 86_400 },
+        default: DefaultValue::Fixed("600"),
+        help: "Seconds that the ranks of a run wait for one that does not answer; then all of them end with its name",
     },
     Setting {
         id: Id::ShareGpu,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::nearest::nearest;
 use crate::setting::{Id, SETTINGS, Setting, SettingKind};
@@ -160,6 +161,14 @@ impl Settings {
     pub fn given_gpu(&self, id: Id) -> Option<&GpuName> {
         match &self.given(id)?.value {
             SettingValue::Gpu(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The GPUs the user gave for `id`.
+    pub fn given_gpus(&self, id: Id) -> Option<&GpuList> {
+        match &self.given(id)?.value {
+            SettingValue::Gpus(list) => Some(list),
             _ => None,
         }
     }

@@ -299,7 +299,7 @@ mod tests {
                 "Advice:      ",
             ],
         );
-        check("", &gpus(2, 24), &["Hint:        2 GPUs found: for dual mode, add", "slots handed over"]);
+        check("", &gpus(2, 24), &["Hint:        2 GPUs found: --gpus all trains on all of them", "slots handed over"]);
         let mut facts = corpus(1000);
         (facts.num_validation, facts.num_excluded) = (7, 3);
         let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &Chains, Some(&facts)).unwrap();

@@ -5,6 +5,7 @@ use tandem_device::{DeviceKind, Route, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 use tandem_model::Preset;
+use tandem_ranks::World;
 
 use crate::arithmetic::ArithmeticPlan;
 use crate::cache::CachePlan;
@@ -18,6 +19,7 @@ use crate::model_memory::{ModelCatalog, ModelChoice};
 use crate::numa;
 use crate::placement::{Mode, Placement};
 use crate::plan::{Level, Plan, RolePlan, Sources};
+use crate::rank_share::with_micro_batches;
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
@@ -44,6 +46,8 @@ pub(crate) fn draft(
     detail: Detail,
 ) -> Result<Plan, Refusal> {
     let settings = &shapes.with_corpus_lengths(settings);
+    let (settings, raised) = with_micro_batches(settings, hardware)?;
+    let settings = &settings;
     let placement = Placement::choose(settings, hardware)?;
     check_sources(settings)?;
     let attempt = |batch_size, detail| {
@@ -61,10 +65,8 @@ pub(crate) fn draft(
             format!("batch size lowered from {first} to {lowered} to fit; a --batch-size you give is never changed");
         outcome = attempt(lowered, detail_for(lowered)).map(|plan| with_note(plan, note));
     }
-    match default_changed(settings, first, shapes) {
-        Some(note) => outcome.map(|plan| with_note(plan, note)),
-        None => outcome,
-    }
+    let notes = default_changed(settings, first, shapes).into_iter().chain(raised);
+    notes.fold(outcome, |outcome, note| outcome.map(|plan| with_note(plan, note)))
 }
 
 fn with_note(mut plan: Plan, note: String) -> Plan {
@@ -108,6 +110,14 @@ fn default_changed(settings: &Settings, batch_size: u64, shapes: &BucketShapes<'
     is_changed.then(|| format!("batch size {batch_size} instead of {default}: {why}"))
 }
 
+/// Ranks compile programs of exact shapes at different steps, and would wait for each other's compiler.
+fn exact_shapes_of_ranks(world: World) -> Refusal {
+    Refusal::usage(format!(
+        "❌ --disable-static-shapes is for one process, and this is {world}: every rank would compile programs while the others wait"
+    ))
+    .suggest(Suggestion::new("static shapes").set(Id::EnableStaticShapes, SettingValue::Switch(true)))
+}
+
 /// Refuses flags that need `--train-data` without it.
 fn check_sources(settings: &Settings) -> Result<(), Refusal> {
     let dependent =
@@ -140,11 +150,15 @@ impl Draft<'_> {
         let grad_accum = settings.count(Id::GradAccum);
         let transfer = TransferPlan::choose(settings, placement, hardware)?;
         let arithmetic = ArithmeticPlan::choose(settings, placement, hardware)?;
-        let slots = SlotCounts::choose(settings, placement.mode, batch_size, grad_accum);
+        let world = hardware.world;
+        let slots = SlotCounts::choose(settings, placement.mode, batch_size, grad_accum / u64::from(world.size));
         let threads = self.threads();
         let feed = self.feed(&slots, &transfer, threads.max);
         let unverified = nothing_to_verify(settings, transfer.route);
         let choice = self.model();
+        if choice.exact_shapes && world.size > 1 {
+            return Err(exact_shapes_of_ranks(world));
+        }
         let device = if placement.model.is_some() { hardware.kind } else { DeviceKind::Cpu };
         let memory = models.memory_of(choice, device);
 
@@ -200,6 +214,9 @@ impl Draft<'_> {
             max_threads: threads.max,
             batch_size,
             grad_accum,
+            world,
+            gpus: settings.given_gpus(Id::Gpus).cloned(),
+            rank_timeout_s: settings.count(Id::RankTimeout),
             precision: choice.precision,
             model_size: choice.preset,
             custom_model: memory.custom_name(),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tandem_corpus::SpeakerPattern;
 
+use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::setting::{Setting, SettingKind};
 
@@ -14,6 +15,8 @@ pub enum SettingValue {
     Count(u64),
     /// Of a [`SettingKind::Gpu`].
     Gpu(GpuName),
+    /// Of a [`SettingKind::Gpus`].
+    Gpus(GpuList),
     /// Of a [`SettingKind::Limit`].
     Limit(Limit),
     /// Of a [`SettingKind::Choice`].
@@ -58,6 +61,7 @@ impl SettingValue {
                 text.parse().ok().filter(|n| (min..=max).contains(n)).map(SettingValue::Count)
             }
             SettingKind::Gpu => GpuName::parse(text).map(SettingValue::Gpu),
+            SettingKind::Gpus => GpuList::parse(text).map(SettingValue::Gpus),
             SettingKind::Limit => parse_limit(text).map(SettingValue::Limit),
             SettingKind::Choice(words) => {
                 words.iter().find(|word| **word == text).map(|word| SettingValue::Choice(word))
@@ -84,6 +88,7 @@ impl fmt::Display for SettingValue {
         match self {
             SettingValue::Count(n) | SettingValue::Limit(Limit::Mb(n)) => write!(f, "{n}"),
             SettingValue::Gpu(name) => write!(f, "{name}"),
+            SettingValue::Gpus(list) => write!(f, "{list}"),
             SettingValue::Limit(Limit::Auto(None)) => f.write_str("auto"),
             SettingValue::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
             SettingValue::Choice(word) => f.write_str(word),

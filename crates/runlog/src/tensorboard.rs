@@ -24,7 +24,7 @@ use crate::spool::Spool;
 /// How many bytes wait for the file at most. A sample, which is longer, is taken alone.
 const CAP_BYTES: usize = 64 << 10;
 
-/// The least time that one point of `steps_per_s` and `stall` covers: long and short batches are not jitter.
+/// The least time that one point of `steps_per_s`, `stall` and `ranks/wait_ms` covers: long and short batches are not jitter.
 const PACE_NS: u64 = 1_000_000_000;
 
 /// Writes a TensorBoard event file. Costs some microseconds and about 170 bytes a step; samples as much as their files.
@@ -41,12 +41,37 @@ pub struct TensorBoard<W = File> {
     frame: Vec<u8>,
 }
 
-/// Steps since the last point of `steps_per_s` and `stall`.
+/// Steps since the last point of `steps_per_s`, `stall` and `ranks/wait_ms`.
 #[derive(Default)]
 struct Pace {
     steps: u64,
     wall_ns: u64,
     wait_ns: u64,
+    ranks: RankPace,
+}
+
+/// Waits of the ranks since the last point.
+#[derive(Default)]
+struct RankPace {
+    steps: u64,
+    /// By rank, summed over the steps. Empty with one rank.
+    waited_ns: Vec<u64>,
+}
+
+impl RankPace {
+    fn add(&mut self, waited_ns: &[u64]) {
+        if self.waited_ns.len() != waited_ns.len() {
+            *self = RankPace { steps: 0, waited_ns: vec![0; waited_ns.len()] };
+        }
+        self.steps += 1;
+        self.waited_ns.iter_mut().zip(waited_ns).for_each(|(sum, ns)| *sum = sum.saturating_add(*ns));
+    }
+
+    /// The mean wait of each rank.
+    fn scalars(&self) -> impl Iterator<Item = (String, f32)> {
+        let mean_ms = |ns: &u64| *ns as f64 / 1e6 / self.steps as f64;
+        self.waited_ns.iter().map(mean_ms).enumerate().map(|(rank, ms)| (format!("ranks/wait_ms/{rank}"), ms as f32))
+    }
 }
 
 impl TensorBoard {
@@ -118,10 +143,12 @@ impl<W: Write> TensorBoard<W> {
 
     fn paced(&mut self, t_ns: u64, least_ns: u64) -> io::Result<()> {
         let (Some(step), true) = (self.step, self.pace.wall_ns >= least_ns) else { return Ok(()) };
-        let Pace { steps, wall_ns, wait_ns } = std::mem::take(&mut self.pace);
+        let Pace { steps, wall_ns, wait_ns, ranks } = std::mem::take(&mut self.pace);
         let per_s = steps as f64 * 1e9 / wall_ns as f64;
         let stall = wait_ns as f64 / wall_ns as f64;
-        self.scalars(t_ns, step, &[("steps_per_s".into(), per_s as f32), ("stall".into(), stall as f32)])
+        let mut scalars = vec![("steps_per_s".into(), per_s as f32), ("stall".into(), stall as f32)];
+        scalars.extend(ranks.scalars());
+        self.scalars(t_ns, step, &scalars)
     }
 
     fn wall_s(&self, t_ns: u64) -> f64 {
@@ -143,6 +170,10 @@ impl<W: Write + Send> Exporter for TensorBoard<W> {
                 self.pace.wall_ns = self.pace.wall_ns.saturating_add(*wall_ns);
                 self.pace.wait_ns = self.pace.wait_ns.saturating_add(*wait_ns);
                 self.paced(t_ns, PACE_NS)
+            }
+            RunEvent::RankWaits { waited_ns, .. } => {
+                self.pace.ranks.add(waited_ns);
+                Ok(())
             }
             RunEvent::StepMetrics { step, losses, gradient_norm, lr, .. } => {
                 self.reached(t_ns, *step)?;

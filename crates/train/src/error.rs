@@ -80,6 +80,45 @@ pub enum TrainError {
         checkpoint: Option<PathBuf>,
     },
 
+    /// Another rank of the run failed, or did not answer.
+    #[error(transparent)]
+    Ranks(#[from] tandem_ranks::RankError),
+
+    /// Another rank has no batches any more. What was trained until then is saved if possible.
+    #[error("rank {rank} cannot prepare batches any more, and says why in its own messages\n   {}", saved_text(saved))]
+    RankFailed {
+        /// The rank.
+        rank: usize,
+        /// The checkpoint of the last step, or why there is none.
+        saved: Result<SavedStep, String>,
+    },
+
+    /// The ranks no longer train the same model.
+    #[error(
+        "rank {rank} has drifted: {detail}. No checkpoint is written. To resume from the last one, type the same command \
+         again; if it happens again, check the memory of that rank's GPU"
+    )]
+    RanksDiffer {
+        /// The rank that differs.
+        rank: usize,
+        /// In what.
+        detail: String,
+    },
+
+    /// The sum of gradients never ended, and no rank is lost.
+    #[error(
+        "the gradients of the other ranks did not arrive within {seconds} s: a rank hangs. `nvidia-smi` and the logs of the \
+         ranks show which; --rank-timeout is the longest wait. To resume from the last checkpoint, type the same command again"
+    )]
+    GradientsMissing {
+        /// How long this rank waited.
+        seconds: u64,
+    },
+
+    /// A message of another rank could not be read: another program, or a mistake of ours.
+    #[error("a message of another rank is unreadable ({0}): do all ranks run the same program?")]
+    RankNotice(String),
+
     /// From the device.
     #[error(transparent)]
     Device(#[from] tandem_device::DeviceError),

@@ -22,6 +22,7 @@ mod report;
 mod exact_shapes;
 mod state;
 mod step_inputs;
+mod ranks;
 mod step_loop;
 mod run;
 
@@ -29,6 +30,7 @@ pub use error::{SavedStep, TrainError};
 pub use exact_shapes::CompileProgram;
 pub use initial_weights::{InitReport, InitSource, random_weights, weights_from};
 pub use mel_statistics::measure_mel_statistics;
+pub use ranks::{Ranks, StepWishes};
 pub use report::{AlignmentReport, ReportedMetrics, StepReport, ValidationReport};
 pub use run::{RunListener, RunOutcome, RunSchedule, run};
 pub use state::{StepLoopState, UpdateCounters};

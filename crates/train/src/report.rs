@@ -58,6 +58,8 @@ pub struct StepReport {
     /// The same by the model device's clock, and how long the device was busy. The run log uses these, because its
     /// stages are timed by device clocks, too.
     pub on_device: DeviceTimes,
+    /// How long each rank waited for the others in the step before, by rank; empty with one rank.
+    pub rank_waits_ns: Vec<u64>,
     /// CPU time of the process so far, over all cores. `None` with simulated cards, which have simulated time.
     pub cpu_ns: Option<u64>,
 }

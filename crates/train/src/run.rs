@@ -8,6 +8,7 @@ use tandem_feed::FeedError;
 use tandem_pipeline::StopFlag;
 
 use crate::error::{SavedStep, TrainError};
+use crate::ranks::StepWishes;
 use crate::report::{StepReport, ValidationReport};
 use crate::step_loop::StepLoop;
 
@@ -49,19 +50,20 @@ pub struct RunOutcome {
     pub validation: Option<ValidationReport>,
 }
 
-/// Trains until the last step of the schedule or until `stop` is raised. The last step always gets a checkpoint.
+/// Trains until the last step of the schedule or until `stop` is raised. The last step always gets a checkpoint. Of several
+/// ranks, one whose `stop` is raised is enough, and rank 0 writes; the others have no `folder`.
 ///
 /// An error leaves earlier checkpoints unchanged; [`TrainError::NotFinite`] and [`TrainError::CorruptBatch`] name the newest.
 pub fn run(
     step_loop: &mut StepLoop,
-    folder: &RunFolder,
+    folder: Option<&RunFolder>,
     model: &ModelContract,
     schedule: &RunSchedule,
     stop: &StopFlag,
     listener: &mut dyn RunListener,
 ) -> Result<RunOutcome, TrainError> {
     let ended = train(step_loop, folder, model, schedule, stop, listener);
-    let newest = || latest_intact(folder.path()).ok().and_then(|found| found.checkpoint).map(|newest| newest.path);
+    let newest = || latest_intact(folder?.path()).ok()?.checkpoint.map(|newest| newest.path);
     ended.map_err(|error| match error {
         TrainError::NotFinite { step, in_a_row, .. } => TrainError::NotFinite { step, in_a_row, checkpoint: newest() },
         TrainError::Feed(error @ FeedError::CorruptBatch { every, .. }) => {
@@ -73,7 +75,7 @@ pub fn run(
 
 fn train(
     step_loop: &mut StepLoop,
-    folder: &RunFolder,
+    folder: Option<&RunFolder>,
     model: &ModelContract,
     schedule: &RunSchedule,
     stop: &StopFlag,
@@ -82,26 +84,38 @@ fn train(
     let mut writer =
         CheckpointWriter { folder, model, last: Instant::now(), last_step: step_loop.step(), last_path: None };
     let mut validation = None;
+    let stops = |step_loop: &StepLoop| match step_loop.agreed_wishes() {
+        Some(agreed) => agreed.stop,
+        None => stop.is_raised(),
+    };
     step_loop.start_clock();
-    while step_loop.step() < schedule.total_steps && !stop.is_raised() {
-        match step_loop.advance() {
+    while step_loop.step() < schedule.total_steps && !stops(step_loop) {
+        let wishes = StepWishes { stop: stop.is_raised(), checkpoint: writer.is_late(schedule.checkpoint_every) };
+        match step_loop.advance_with(wishes) {
             Ok(report) => report.iter().for_each(|report| listener.step(report, step_loop)),
-            Err(TrainError::Feed(error)) if is_model_intact(&error, step_loop.model_card()) => {
+            Err(TrainError::Feed(error)) if step_loop.is_model_intact(&error) => {
                 let saved = save_and_end(step_loop, &mut writer, listener).map_err(|error| error.to_string());
                 return Err(TrainError::DataFailed { error: Box::new(error), saved });
+            }
+            Err(TrainError::RankFailed { rank, .. }) => {
+                let saved = save_and_end(step_loop, &mut writer, listener).map_err(|error| error.to_string());
+                return Err(TrainError::RankFailed { rank, saved });
             }
             Err(error) => return Err(error),
         }
         step_loop.take_messages().iter().for_each(|note| listener.note(note));
         let step = step_loop.step();
         let last = step == schedule.total_steps;
-        let is_checkpoint = !last && writer.is_due(step, schedule.checkpoint_every);
+        let is_late = step_loop
+            .agreed_wishes()
+            .map_or_else(|| writer.is_late(schedule.checkpoint_every), |agreed| agreed.checkpoint);
+        let is_checkpoint = !last && (is_late || is_due(step, schedule.checkpoint_every));
         let ends_epoch = step.is_multiple_of(schedule.steps_per_epoch.max(1));
         if last || ends_epoch || is_checkpoint {
             drain(step_loop, listener)?;
         }
         // A run that is stopped early writes its checkpoint at once, without a score.
-        if last || ((ends_epoch || is_checkpoint) && !stop.is_raised()) {
+        if last || ((ends_epoch || is_checkpoint) && !stops(step_loop)) {
             validation = step_loop.validate()?;
             validation.iter().for_each(|report| listener.validation(report));
         }
@@ -115,17 +129,6 @@ fn train(
         writer.write(step_loop, validation.as_ref(), listener)?;
     }
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
-}
-
-/// Whether the model can be saved: no device failed, or only another card than the model's, and all it was trained on is good.
-fn is_model_intact(error: &FeedError, model_card: usize) -> bool {
-    if matches!(error, FeedError::CorruptBatch { .. }) {
-        return false;
-    }
-    match error.device_error() {
-        None => true,
-        Some(error) => error.failed_card().is_some_and(|card| card != model_card),
-    }
 }
 
 /// Writes a checkpoint of the steps that have ended, for a run that cannot continue. The data role may be gone.
@@ -150,9 +153,15 @@ fn drain(step_loop: &mut StepLoop, listener: &mut dyn RunListener) -> Result<(),
     Ok(())
 }
 
+/// Whether a checkpoint is due after `step`, by the number of steps.
+fn is_due(step: u64, every: Option<u64>) -> bool {
+    step.is_multiple_of(every.unwrap_or(CHECKPOINT_STEPS).max(1))
+}
+
 /// Writes the checkpoints of a run.
 struct CheckpointWriter<'a> {
-    folder: &'a RunFolder,
+    /// `None` on ranks that write nothing.
+    folder: Option<&'a RunFolder>,
     model: &'a ModelContract,
     last: Instant,
     last_step: u64,
@@ -160,14 +169,13 @@ struct CheckpointWriter<'a> {
 }
 
 impl CheckpointWriter<'_> {
-    fn is_due(&self, step: u64, every: Option<u64>) -> bool {
-        match every {
-            Some(steps) => step.is_multiple_of(steps),
-            None => step.is_multiple_of(CHECKPOINT_STEPS) || self.last.elapsed() >= CHECKPOINT_TIME,
-        }
+    /// Whether a checkpoint is due by the time since the last one. Rank 0 decides: clocks of others differ.
+    fn is_late(&self, every: Option<u64>) -> bool {
+        every.is_none() && self.folder.is_some() && self.last.elapsed() >= CHECKPOINT_TIME
     }
 
-    /// Writes a checkpoint, with the score of `validation` if that was after the same step.
+    /// Writes a checkpoint, with the score of `validation` if that was after the same step. Ranks that write nothing only
+    /// take part in the comparison of weights.
     fn write(
         &mut self,
         step_loop: &mut StepLoop,
@@ -177,8 +185,10 @@ impl CheckpointWriter<'_> {
         let start = Instant::now();
         let score = validation.filter(|report| report.step == step_loop.step()).map(ValidationReport::score);
         let (state, tensors) = step_loop.snapshot()?;
+        (self.last, self.last_step) = (Instant::now(), state.step);
+        let Some(folder) = self.folder else { return Ok(()) };
         let model = ModelContract { duration_scale: state.duration_scale, ..self.model.clone() };
-        let written = self.folder.write(&NewCheckpoint {
+        let written = folder.write(&NewCheckpoint {
             step: state.step,
             weights: &tensors.weights(),
             optimizer: &tensors.optimizer(),
@@ -187,7 +197,7 @@ impl CheckpointWriter<'_> {
             score,
         })?;
         listener.checkpoint(state.step, &written, start.elapsed());
-        (self.last, self.last_step, self.last_path) = (Instant::now(), state.step, Some(written.path));
+        (self.last, self.last_path) = (Instant::now(), Some(written.path));
         step_loop.start_clock();
         Ok(())
     }

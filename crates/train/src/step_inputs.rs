@@ -25,23 +25,35 @@ impl StepKeys {
     }
 }
 
-/// What loss sums are multiplied with: one over the numbers, and one over the tokens, of the whole optimizer step.
+/// How much speech is in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StepCounts {
+    pub(crate) frames: u64,
+    pub(crate) tokens: u64,
+}
+
+impl StepCounts {
+    pub(crate) fn of<'u>(utterances: impl Iterator<Item = &'u Utterance>) -> StepCounts {
+        let one =
+            |utterance: &Utterance| StepCounts { frames: utterance.frames.into(), tokens: utterance.tokens.into() };
+        utterances.map(one).fold(StepCounts::default(), StepCounts::plus)
+    }
+
+    pub(crate) fn plus(self, other: StepCounts) -> StepCounts {
+        StepCounts { frames: self.frames + other.frames, tokens: self.tokens + other.tokens }
+    }
+}
+
+/// What loss sums are multiplied with: one over the numbers, and one over the tokens, of the whole optimizer step
+/// on all ranks.
 pub(crate) struct LossScales {
     per_element: [f32; 1],
     per_token: [f32; 1],
 }
 
 impl LossScales {
-    pub(crate) fn of<'u>(utterances: impl Iterator<Item = &'u Utterance>) -> LossScales {
-        let (mut frames, mut tokens) = (0, 0);
-        for utterance in utterances {
-            frames += u64::from(utterance.frames);
-            tokens += u64::from(utterance.tokens);
-        }
-        LossScales::new(frames, tokens, tandem_feed::MELS as usize)
-    }
-
-    pub(crate) fn new(frames: u64, tokens: u64, bands: usize) -> LossScales {
+    pub(crate) fn new(counts: StepCounts, bands: usize) -> LossScales {
+        let StepCounts { frames, tokens } = counts;
         let one_over = |count: u64| [(1.0 / count.max(1) as f64) as f32];
         LossScales { per_element: one_over(frames * bands as u64), per_token: one_over(tokens) }
     }
@@ -87,10 +99,12 @@ mod tests {
 
     #[test]
     fn losses_are_means_over_all_numbers_and_tokens_of_a_step() {
-        let scales = LossScales::of(utterances().iter().flatten());
-        assert_eq!((scales.per_element, scales.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
+        let scales =
+            |utterances: &[Option<Utterance>]| LossScales::new(StepCounts::of(utterances.iter().flatten()), 80);
+        let whole = scales(&utterances());
+        assert_eq!((whole.per_element, whole.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
         // An empty step does not divide by zero.
-        let empty = LossScales::of([].into_iter());
+        let empty = scales(&[]);
         assert_eq!((empty.per_element, empty.per_token), ([1.0], [1.0]));
     }
 }

@@ -17,16 +17,17 @@ use std::time::Instant;
 use tandem_checkpoint::{Checkpoint, MelStatistics};
 use tandem_device::{DType, DeviceKind, Fault, Pinned, Slow, Stream};
 use tandem_engine::{Fetch, HostValue, ParameterSpan, Program, Results, Schedule, Session};
-use tandem_feed::{DeviceBatch, Feed};
+use tandem_feed::{DeviceBatch, Feed, FeedError, Replacements};
 use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::cpu_time::cpu_ns;
 use crate::error::TrainError;
 use crate::exact_shapes::{CompileProgram, ExactShapes};
+use crate::ranks::{Ranks, StepWishes};
 use crate::report::{AlignmentReport, ReportedMetrics, StepReport, ValidationReport};
 use crate::state::{SKIPPED_IN_A_ROW, StepLoopState, UpdateCounters};
 use crate::step_clock::{StepClock, Timed};
-use crate::step_inputs::{LossScales, Normalisation, StepKeys};
+use crate::step_inputs::{LossScales, Normalisation, StepCounts, StepKeys};
 use crate::tensors::{CheckpointTensors, TensorNames};
 use crate::validation_set::{ValidationBatch, ValidationSet};
 
@@ -46,7 +47,7 @@ pub struct Recipe {
     pub schedule: Schedule,
     /// The decay of the EMA of the parameters; `None` without EMA.
     pub ema_decay: Option<f64>,
-    /// Micro-batches of a step (gradient accumulation).
+    /// Micro-batches of a step (gradient accumulation) on this rank.
     pub grad_accum: usize,
     /// The seed of all random numbers.
     pub seed: u64,
@@ -70,10 +71,14 @@ pub struct StepLoopParts {
     pub recipe: Recipe,
     /// Compiles programs of exact shapes; `None` to train on padded batches.
     pub exact: Option<CompileProgram>,
+    /// The other ranks of a data-parallel run; `None` if it has one rank.
+    pub ranks: Option<Ranks>,
 }
 
 /// A training run in progress.
 pub struct StepLoop {
+    // Before the session: sums that wait for another rank are aborted before their memory is freed.
+    ranks: Option<Ranks>,
     session: Session,
     programs: Programs,
     losses: Arc<[String]>,
@@ -106,6 +111,7 @@ struct StartedStep {
     wait_ns: u64,
     first_batch: u64,
     timed: Timed,
+    rank_waits_ns: Vec<u64>,
     losses: Vec<Fetch>,
 }
 
@@ -118,6 +124,7 @@ struct QueuedStep {
     wait_ns: u64,
     first_batch: u64,
     timed: Timed,
+    rank_waits_ns: Vec<u64>,
     losses: Vec<Fetch>,
     update: Fetch,
 }
@@ -160,7 +167,7 @@ impl StepLoop {
     }
 
     fn new(parts: StepLoopParts) -> Result<StepLoop, TrainError> {
-        let StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact } = parts;
+        let StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact, ranks } = parts;
         let fault = Fault::from_env()?;
         let stream = session.stream().clone();
         let batch_bytes = validation_set.batches.first().map(|batch| batch.bytes.len() as u64);
@@ -182,6 +189,7 @@ impl StepLoop {
             voices,
             recipe,
             exact: exact.map(ExactShapes::new),
+            ranks,
             fault,
             duration_scale: None,
             stream,
@@ -200,8 +208,20 @@ impl StepLoop {
     }
 
     /// The card of the model.
-    pub fn model_card(&self) -> usize {
+    fn model_card(&self) -> usize {
         self.stream.device().index()
+    }
+
+    /// Whether the model can be saved after `error`: no device failed, or only another card than the model's, and all it was
+    /// trained on is good.
+    pub(crate) fn is_model_intact(&self, error: &FeedError) -> bool {
+        if matches!(error, FeedError::CorruptBatch { .. }) {
+            return false;
+        }
+        match error.device_error() {
+            None => true,
+            Some(error) => error.failed_card().is_some_and(|card| card != self.model_card()),
+        }
     }
 
     /// Messages for the user since the last call.
@@ -232,8 +252,23 @@ impl StepLoop {
         self.clock.restart();
     }
 
+    /// What all ranks do after the step that was queued last; `None` if this is the only rank.
+    pub fn agreed_wishes(&self) -> Option<StepWishes> {
+        self.ranks.as_ref().map(Ranks::agreed)
+    }
+
+    /// Whether this process writes the files of the run: rank 0.
+    pub fn is_first_rank(&self) -> bool {
+        self.ranks.as_ref().is_none_or(|ranks| ranks.world().rank == 0)
+    }
+
     /// Queues one step. Returns the report of an earlier one once enough steps are queued.
     pub fn advance(&mut self) -> Result<Option<StepReport>, TrainError> {
+        self.advance_with(StepWishes::default())
+    }
+
+    /// The same; tells the other ranks of `wishes`, for [`agreed_wishes`](StepLoop::agreed_wishes) of all of them.
+    pub fn advance_with(&mut self, wishes: StepWishes) -> Result<Option<StepReport>, TrainError> {
         let stream = self.stream.clone();
         if self.fault.traps_data_at(self.step + 1) {
             self.feed.trap_data_card()?;
@@ -246,18 +281,37 @@ impl StepLoop {
                 Err(error) => {
                     // A step trains on all of its batches or on none: a checkpoint made now serves these again.
                     if let Some(first) = batches.first() {
-                        self.feed.rewind(first.info().cursor);
+                        self.feed.rewind(first.info());
                     }
+                    drop(batches);
+                    self.tell_ranks_of(&error)?;
                     return Err(error.into());
                 }
             }
         }
         let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
-        let mut started = self.start_step(&batches.iter().collect::<Vec<_>>(), wait_ns, timed)?;
+        let mut counts = StepCounts::of(batches.iter().flat_map(|batch| batch.info().utterances.iter().flatten()));
+        if let Some(ranks) = &mut self.ranks {
+            counts = ranks.begin_step(self.step + 1, counts, wishes)?;
+            if let (Some(rank), Some(first)) = (ranks.failed(), batches.first()) {
+                self.feed.rewind(first.info());
+                return Err(TrainError::RankFailed { rank, saved: Err("the run has not ended".to_owned()) });
+            }
+        }
+        let mut started = self.start_step(&batches.iter().collect::<Vec<_>>(), counts, wait_ns, timed)?;
         for batch in batches {
             started.losses.push(self.accumulate(batch, &started.scales)?);
         }
         self.end_step(started)
+    }
+
+    /// Tells the other ranks that this one has no batches for the next step, so that all of them save the steps until now.
+    fn tell_ranks_of(&mut self, error: &FeedError) -> Result<(), TrainError> {
+        let (step, is_intact) = (self.step + 1, self.is_model_intact(error));
+        match &mut self.ranks {
+            Some(ranks) if is_intact => ranks.fail_step(step),
+            _ => Ok(()),
+        }
     }
 
     /// Measures model-only throughput: steps with the buckets of `steps`, on batches that are already on the device. One
@@ -277,7 +331,8 @@ impl StepLoop {
         for buckets in steps {
             let batches: Vec<&DeviceBatch<'_>> = buckets.iter().map(|bucket| &held[bucket]).collect();
             let timed = self.clock.ask(&stream)?;
-            let mut started = self.start_step(&batches, 0, timed)?;
+            let counts = StepCounts::of(batches.iter().flat_map(|batch| batch.info().utterances.iter().flatten()));
+            let mut started = self.start_step(&batches, counts, 0, timed)?;
             for batch in batches {
                 started.losses.push(self.accumulate(batch, &started.scales)?);
             }
@@ -297,6 +352,7 @@ impl StepLoop {
     fn start_step(
         &mut self,
         batches: &[&DeviceBatch<'_>],
+        counts: StepCounts,
         wait_ns: u64,
         timed: Timed,
     ) -> Result<StartedStep, TrainError> {
@@ -304,21 +360,25 @@ impl StepLoop {
         self.clock.begin(timed, &self.stream)?;
         let infos = || batches.iter().map(|batch| batch.info());
         Ok(StartedStep {
-            scales: LossScales::of(infos().flat_map(|info| info.utterances.iter().flatten())),
+            scales: LossScales::new(counts, self.band_means.len()),
             epoch: infos().next_back().map_or(0, |info| info.cursor.epoch),
             buckets: infos().map(|info| info.bucket_index).collect(),
             wait_ns,
             first_batch: infos().next().map_or(0, |info| info.sequence),
             timed,
+            rank_waits_ns: self.ranks.as_ref().map(|ranks| ranks.waits_ns().to_vec()).unwrap_or_default(),
             losses: Vec::with_capacity(batches.len()),
         })
     }
 
     /// Queues the update of a step whose gradients are queued.
     fn end_step(&mut self, started: StartedStep) -> Result<Option<StepReport>, TrainError> {
-        let StartedStep { epoch, buckets, wait_ns, first_batch, timed, losses, .. } = started;
+        let StartedStep { epoch, buckets, wait_ns, first_batch, timed, rank_waits_ns, losses, .. } = started;
         if self.fault.traps_model_at(self.step) {
             self.stream.trap()?;
+        }
+        if let Some(ranks) = &mut self.ranks {
+            ranks.reduce_gradients(&self.session)?;
         }
         // Learning-rate schedules count from 0.
         let lr = self.recipe.schedule.lr(self.step - 1);
@@ -326,10 +386,31 @@ impl StepLoop {
         let host = [("lr", HostValue::F32(&lr_value)), ("ema_decay", HostValue::F32(&decay))];
         self.session.run(self.programs.update, None, &host)?;
         self.clock.end(timed, &self.stream)?;
+        if self.fault.drifts_at(self.step) {
+            self.change_a_weight()?;
+        }
         let update = self.session.fetch(self.programs.update)?;
         let step = self.step;
-        self.pending.push_back(QueuedStep { step, epoch, buckets, lr, wait_ns, first_batch, timed, losses, update });
+        self.pending.push_back(QueuedStep {
+            step,
+            epoch,
+            buckets,
+            lr,
+            wait_ns,
+            first_batch,
+            timed,
+            rank_waits_ns,
+            losses,
+            update,
+        });
         if self.pending.len() > RUN_AHEAD { self.report() } else { Ok(None) }
+    }
+
+    /// Fault injection: a weight changes on its own.
+    fn change_a_weight(&self) -> Result<(), TrainError> {
+        let mut weights = self.weights()?;
+        weights[0] += 1.0;
+        Ok(self.session.write_span(ParameterSpan::Parameters, &weights)?)
     }
 
     /// Waits for all queued steps and returns their reports.
@@ -351,7 +432,8 @@ impl StepLoop {
             self.validation_set.batches.iter().flat_map(count).map(|&n| u64::from(n)).sum::<u64>()
         };
         let frames = all(|batch| &batch.frames);
-        let scales = LossScales::new(frames, all(|batch| &batch.tokens), self.band_means.len());
+        let counts = StepCounts { frames, tokens: all(|batch| &batch.tokens) };
+        let scales = LossScales::new(counts, self.band_means.len());
         let names = Arc::clone(&self.metrics);
         let mut sums = vec![0.0_f64; names.len()];
         let mut alignment = self.programs.has_validation_result(ALIGNMENT).then(AlignmentReport::default);
@@ -411,10 +493,18 @@ impl StepLoop {
         Ok(self.session.read_span(ParameterSpan::Parameters)?)
     }
 
-    /// State and tensors for a checkpoint. Waits for the device.
+    /// Connects the ranks, and checks that all of them hold the same weights and optimizer state. Nothing to check with one rank. Waits for the device.
+    pub fn compare_ranks(&mut self) -> Result<(), TrainError> {
+        let Some(ranks) = &mut self.ranks else { return Ok(()) };
+        ranks.connect(&self.session)?;
+        let hash = self.names.copy(&self.session)?.hash();
+        ranks.meet_at_checkpoint(self.step, hash, Replacements::new()).map(drop)
+    }
+
+    /// State and tensors for a checkpoint. Waits for the device, and for the other ranks, which must hold the same weights.
     pub fn snapshot(&mut self) -> Result<(StepLoopState, CheckpointTensors), TrainError> {
         assert!(self.pending.is_empty(), "drain first: a checkpoint contains only steps that have ended");
-        let state = StepLoopState {
+        let mut state = StepLoopState {
             step: self.step,
             seed: self.recipe.seed,
             counters: UpdateCounters::read(&self.session)?,
@@ -424,6 +514,10 @@ impl StepLoop {
         };
         let mut tensors = self.names.copy(&self.session)?;
         tensors.add_voices(&self.voices, self.statistics.band_means.len());
+        if let Some(ranks) = &mut self.ranks {
+            let own = std::mem::take(&mut state.feed.replacements);
+            state.feed.replacements = ranks.meet_at_checkpoint(self.step, tensors.hash(), own)?;
+        }
         self.start_clock();
         Ok((state, tensors))
     }
@@ -431,7 +525,8 @@ impl StepLoop {
     /// Ends the run: finishes every queued step, joins every thread, returns all memory.
     pub fn stop(self) -> Result<(), TrainError> {
         self.stream.drain()?;
-        let StepLoop { feed, session, .. } = self;
+        let StepLoop { ranks, feed, session, .. } = self;
+        drop(ranks);
         feed.stop()?;
         drop(session);
         Ok(())
@@ -475,12 +570,18 @@ impl StepLoop {
     /// Waits for the oldest queued step and returns its report.
     fn report(&mut self) -> Result<Option<StepReport>, TrainError> {
         let Some(pending) = self.pending.pop_front() else { return Ok(None) };
+        if let Some(ranks) = &self.ranks {
+            ranks.wait_for(|longest| Ok(pending.update.arrives_within(longest)?))?;
+        }
         let mut sums = vec![0.0_f32; self.losses.len()];
         for fetch in pending.losses {
             let results = self.session.finish(fetch)?;
             for (sum, name) in sums.iter_mut().zip(self.losses.iter()) {
                 *sum += one(&results, name)?;
             }
+        }
+        if let Some(ranks) = &mut self.ranks {
+            ranks.reduce_losses(&mut sums)?;
         }
         let update = self.session.finish(pending.update)?;
         let in_a_row = update.get::<u32>(SKIPPED_IN_A_ROW)?[0];
@@ -503,6 +604,7 @@ impl StepLoop {
             wall_ns,
             wait_ns: pending.wait_ns,
             on_device,
+            rank_waits_ns: pending.rank_waits_ns,
             cpu_ns: (self.stream.device().machine().kind() != DeviceKind::Simulated).then(cpu_ns),
         }))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandem_checkpoint::{Checkpoint, Dtype, EMA_PREFIX, TensorFile, TensorRef, TensorSpec};
+use tandem_checkpoint::{Checkpoint, Dtype, EMA_PREFIX, Fingerprint, TensorFile, TensorRef, TensorSpec};
 use tandem_engine::{ParameterSpan, Parameters, ProgramSet, Session};
 use tandem_model::VoiceReferences;
 
@@ -144,6 +144,16 @@ impl CheckpointTensors {
             bytes: bytemuck::cast_slice(mel).to_vec(),
         };
         self.weights.extend(voices.tensors().map(tensor));
+    }
+
+    /// A hash of every tensor.
+    pub fn hash(&self) -> String {
+        let mut fingerprint = Fingerprint::new();
+        for tensor in self.weights.iter().chain(&self.optimizer) {
+            fingerprint.take(&[&tensor.name]);
+            fingerprint.take_bytes(&tensor.bytes);
+        }
+        fingerprint.hex()
     }
 
     /// Parameters and their EMA, and voices.

@@ -163,7 +163,7 @@ pub fn run(
         let schedule = RunSchedule { total_steps: until, steps_per_epoch: every, checkpoint_every: Some(every) };
         let stop = StopFlag::new();
         let mut watch = Watch { sampler: &sampler, stop: &stop, between: Between::default() };
-        tandem_train::run(&mut trainer, &folder, &model, &schedule, &stop, &mut watch)?;
+        tandem_train::run(&mut trainer, Some(&folder), &model, &schedule, &stop, &mut watch)?;
         sampler.check().map_err(tandem_device::DeviceError::from)?;
         Ok(watch.between)
     };

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tandem_corpus::Shard;
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
 use tandem_device::{ArenaSpec, DType, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
@@ -132,6 +133,7 @@ impl BenchContext {
             plan: plan.clone(),
             route_why: self.route_why.clone(),
             seed: 1234,
+            shard: Shard::WHOLE,
             from: FeedState::default(),
             recordings: Arc::clone(&served.recordings),
             threads: self.threads[0],

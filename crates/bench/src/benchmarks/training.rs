@@ -147,6 +147,7 @@ mod tests {
             wall_ns,
             wait_ns: 0,
             on_device: tandem_train::DeviceTimes::default(),
+            rank_waits_ns: Vec::new(),
             cpu_ns: None,
         }
     }

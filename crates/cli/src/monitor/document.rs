@@ -1,6 +1,7 @@
 //! The state of a run as a JSON document: the figures of the screen, for scripts. Unknown values are null.
 
 use serde_json::{Map, Value, json};
+use tandem_diagnosis::RankWait;
 use tandem_events::Role;
 
 use super::alarms::{Alarm, AlarmLevel};
@@ -49,6 +50,8 @@ pub(super) fn document(run: &MonitorFrame<'_>) -> Value {
         "process": process.collect::<Vec<_>>(),
         "host": state.host.map(memory),
         "stages": run.stages().iter().map(stage).collect::<Vec<_>>(),
+        "ranks": recent.rank_waits.iter().map(rank).collect::<Vec<_>>(),
+        "straggler": recent.straggler.map(|straggler| straggler.rank),
         "slots": recent.rings.iter().map(ring).collect::<Vec<_>>(),
         "feed": feed,
         "validation": validation(run),
@@ -103,6 +106,10 @@ fn stage(row: &StageRow) -> Value {
     json!({ "name": row.name, "mean_ms": row.mean_ms, "p95_ms": row.p95_ms, "stall_share": row.stall })
 }
 
+fn rank(wait: &RankWait) -> Value {
+    json!({ "rank": wait.rank, "wait_ms": wait.wait_ns / 1e6, "wait_share": wait.share })
+}
+
 fn ring(ring: &Ring) -> Value {
     let states: Map<String, Value> =
         ring.states.iter().map(|(state, count)| (state.replace(' ', "_"), Value::from(*count))).collect();
@@ -118,4 +125,40 @@ fn validation(run: &MonitorFrame<'_>) -> Option<Value> {
 fn alarm(alarm: &Alarm) -> Value {
     let level = if alarm.level == AlarmLevel::Alarm { "alarm" } else { "note" };
     json!({ "step": alarm.step, "level": level, "text": alarm.text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::run_state::RunState;
+    use crate::monitor::run_state::tests::{pair, ranks, state_of};
+
+    fn document_of(state: &RunState) -> Value {
+        document(&MonitorFrame {
+            recent: state.recent_figures(),
+            status: RunStatus::Running { silent: None },
+            watts: [None; 2],
+            log: "voice/run.jsonl".into(),
+            share_read: 1.0,
+            state,
+        })
+    }
+
+    #[test]
+    fn ranks_are_listed_with_their_waits_and_the_slowest_is_named() {
+        let found = document_of(&state_of(ranks(60, &[50, 0])));
+        let expected = json!([
+            { "rank": 0, "wait_ms": 5.0, "wait_share": 0.25 },
+            { "rank": 1, "wait_ms": 0.0, "wait_share": 0.0 },
+        ]);
+        assert_eq!((&found["ranks"], &found["straggler"]), (&expected, &json!(1)));
+        let alike = document_of(&state_of(ranks(60, &[10, 10])));
+        assert_eq!((alike["ranks"].as_array().map(Vec::len), &alike["straggler"]), (Some(2), &Value::Null));
+    }
+
+    #[test]
+    fn a_run_with_one_rank_has_an_empty_list_of_ranks() {
+        let found = document_of(&state_of(pair(60)));
+        assert_eq!((&found["ranks"], found.get("straggler")), (&json!([]), Some(&Value::Null)));
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tandem_diagnosis::Stage;
+use tandem_diagnosis::{RankWait, Stage, Straggler};
 use tandem_events::Role;
 
 use crate::duration::short_duration;
@@ -186,6 +186,33 @@ impl MonitorFrame<'_> {
             Some(setting) => format!("{} decode threads, {}", setting.threads, setting.route),
             None => UNKNOWN.to_owned(),
         }
+    }
+
+    /// The number of ranks, if there are several.
+    pub(super) fn num_ranks(&self) -> Option<u64> {
+        let seen = Some(self.recent.rank_waits.len() as u64).filter(|seen| *seen > 0);
+        seen.or(self.state.plan.ranks).filter(|ranks| *ranks > 1)
+    }
+
+    /// `waiting 0: 2.1 ms  1: 0.0 ms`: the wait of each rank for the others.
+    pub(super) fn rank_waits(&self) -> String {
+        let wait = |wait: &RankWait| format!("{}: {:.1} ms", wait.rank, wait.wait_ns / 1e6);
+        let waits: Vec<String> = self.recent.rank_waits.iter().map(wait).collect();
+        if waits.is_empty() { format!("waiting {UNKNOWN}") } else { format!("waiting {}", waits.join("  ")) }
+    }
+
+    /// `mean wait 2.1 ms`: for more ranks than there is room for.
+    pub(super) fn mean_rank_wait(&self) -> String {
+        let waits = &self.recent.rank_waits;
+        let sum_ns: f64 = waits.iter().map(|wait| wait.wait_ns).sum();
+        let mean_ms = (!waits.is_empty()).then(|| sum_ns / 1e6 / waits.len() as f64);
+        mean_ms.map_or(format!("mean wait {UNKNOWN}"), |mean_ms| format!("mean wait {mean_ms:.1} ms"))
+    }
+
+    /// `rank 2 is the slowest (18 % of each step)`: the rank that the others wait for.
+    pub(super) fn straggler(&self) -> Option<String> {
+        let Straggler { rank, others_wait_share } = self.recent.straggler?;
+        Some(format!("rank {rank} is the slowest ({} of each step)", share(Some(others_wait_share), 0)))
     }
 
     /// The last validation, one value per line.

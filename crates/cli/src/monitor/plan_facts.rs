@@ -10,8 +10,10 @@ pub(super) struct PlanFacts {
     pub(super) simulated: bool,
     pub(super) model_size: Option<String>,
     pub(super) batch_size: Option<u64>,
-    /// Batches per step.
-    pub(super) grad_accum: u64,
+    /// Batches that a step takes on the rank of this log.
+    pub(super) batches_per_step: u64,
+    /// Ranks of the run.
+    pub(super) ranks: Option<u64>,
     pub(super) max_steps: Option<u64>,
     pub(super) epochs: Option<u64>,
     pub(super) threads: Option<u64>,
@@ -53,7 +55,8 @@ impl PlanFacts {
             simulated: plan["simulated"] == true,
             model_size: text(&plan["model_size"]),
             batch_size: plan["batch_size"].as_u64(),
-            grad_accum: plan["grad_accum"].as_u64().unwrap_or(1).max(1),
+            batches_per_step: batches_per_step(&plan),
+            ranks: plan["ranks"]["size"].as_u64(),
             max_steps: plan["training"]["max_steps"].as_u64(),
             epochs: plan["training"]["epochs"].as_u64(),
             threads: plan["threads"].as_u64(),
@@ -65,6 +68,12 @@ impl PlanFacts {
     }
 }
 
+/// Plans of versions without ranks have the micro-batches of the only rank as `grad_accum`.
+fn batches_per_step(plan: &Value) -> u64 {
+    let per_rank = plan["micro_batches_per_rank"].as_u64();
+    per_rank.or(plan["grad_accum"].as_u64()).unwrap_or(1).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,11 +81,22 @@ mod tests {
     #[test]
     fn missing_fields_are_none() {
         for text in ["", "no json", "[]", "{\"roles\":7}"] {
-            assert_eq!(PlanFacts::read(text), PlanFacts { grad_accum: 1, ..PlanFacts::default() }, "{text}");
+            assert_eq!(PlanFacts::read(text), PlanFacts { batches_per_step: 1, ..PlanFacts::default() }, "{text}");
         }
         let text = r#"{"mode":"cpu","grad_accum":2,"roles":{"model":{"gpu":3,"limit_bytes":5}},"training":{"max_steps":null,"epochs":4}}"#;
         let plan = PlanFacts::read(text);
         assert_eq!((plan.roles[0].card, plan.roles[1].card, plan.roles[1].limit_bytes), (None, Some(3), Some(5)));
-        assert_eq!((plan.grad_accum, plan.max_steps, plan.epochs), (2, None, Some(4)));
+        assert_eq!((plan.max_steps, plan.epochs, plan.ranks), (None, Some(4), None));
+    }
+
+    #[test]
+    fn a_step_takes_the_micro_batches_of_one_rank() {
+        let check = |text: &str, expected| {
+            let plan = PlanFacts::read(text);
+            assert_eq!((plan.batches_per_step, plan.ranks), expected, "{text}");
+        };
+        check(r#"{"grad_accum":4}"#, (4, None));
+        let ranks = r#"{"grad_accum":4,"micro_batches_per_rank":2,"ranks":{"rank":1,"size":2}}"#;
+        check(ranks, (2, Some(2)));
     }
 }

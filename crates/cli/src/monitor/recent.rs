@@ -64,13 +64,13 @@ impl Recent {
     }
 
     /// The diagnosis of the last steps. None while they are too few. Where the log lacks them, the batches per step are
-    /// `grad_accum` and the feed setting is `planned`.
-    pub(super) fn diagnosis(&self, grad_accum: u64, planned: Option<Record>) -> Option<Diagnosis> {
+    /// `batches_per_step` and the feed setting is `planned`.
+    pub(super) fn diagnosis(&self, batches_per_step: u64, planned: Option<Record>) -> Option<Diagnosis> {
         let setting = self.setting.clone().or(planned);
         let latest = self.clock.iter().chain(self.reserved.values()).chain(self.model_only.values());
         let standing = latest.cloned().chain(setting);
         // Without device events, the first step of a log is assumed to use its first batch.
-        let first_batch = if self.has_step_work { 0 } else { self.steps_before.saturating_mul(grad_accum) };
+        let first_batch = if self.has_step_work { 0 } else { self.steps_before.saturating_mul(batches_per_step) };
         let records: Vec<Record> =
             standing.chain(self.records.iter().filter_map(|r| counted_from(r, first_batch))).collect();
         Diagnosis::of(&records).ok()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tandem_diagnosis::{Diagnosis, Jitter, Leaks};
+use tandem_diagnosis::{Diagnosis, Jitter, Leaks, RankWait, RankWaits, Straggler};
 use tandem_events::{Record, Role, RunEvent};
 
 use super::alarms::{AlarmLevel, RecentAlarms};
@@ -54,6 +54,7 @@ pub(super) struct RunState {
     recent: Recent,
     leaks: Leaks,
     jitter: Jitter,
+    ranks: RankWaits,
 }
 
 /// A role's memory. Unknown values are none.
@@ -97,6 +98,9 @@ pub(super) struct RecentFigures {
     pub(super) diagnosis: Option<Diagnosis>,
     pub(super) rings: Vec<Ring>,
     pub(super) setting: Option<FeedTuning>,
+    /// Empty with one rank.
+    pub(super) rank_waits: Vec<RankWait>,
+    pub(super) straggler: Option<Straggler>,
 }
 
 impl RunState {
@@ -117,6 +121,7 @@ impl RunState {
         self.take(&record.event);
         self.slots.observe(record);
         self.recent.observe(record);
+        self.ranks.observe(record);
         for leak in self.leaks.observe(record) {
             self.alarms.add(leak.step, AlarmLevel::Alarm, &leak.to_string());
         }
@@ -146,9 +151,11 @@ impl RunState {
         let planned = setting.as_ref().map(FeedTuning::as_record);
         RecentFigures {
             pace: self.recent.pace(),
-            diagnosis: self.recent.diagnosis(self.plan.grad_accum.max(1), planned),
+            diagnosis: self.recent.diagnosis(self.plan.batches_per_step.max(1), planned),
             rings: self.slots.rings(&self.plan),
             setting,
+            rank_waits: self.ranks.report(),
+            straggler: self.ranks.straggler(),
         }
     }
 
@@ -311,6 +318,27 @@ pub(super) mod tests {
             }
         }
         events
+    }
+
+    /// The same run with a rank for each of `waits`, in tenths of a millisecond.
+    pub(crate) fn ranks(steps: u64, waits: &[u64]) -> Vec<(u64, RunEvent)> {
+        let waited_ns: Vec<u64> = waits.iter().map(|tenths| tenths * 100_000).collect();
+        let with_waits = |(t_ns, event): (u64, RunEvent)| {
+            let waits = match event {
+                RunEvent::Step { step, .. } => Some(RunEvent::RankWaits { step, waited_ns: waited_ns.clone() }),
+                _ => None,
+            };
+            [Some(event), waits].into_iter().flatten().map(move |event| (t_ns, event))
+        };
+        pair(steps).into_iter().flat_map(with_waits).collect()
+    }
+
+    #[test]
+    fn the_slowest_rank_of_the_last_steps_is_known() {
+        let recent = state_of(ranks(60, &[21, 20, 0, 22])).recent_figures();
+        assert_eq!((recent.rank_waits.len(), recent.straggler.map(|straggler| straggler.rank)), (4, Some(2)));
+        let alone = state_of(pair(60)).recent_figures();
+        assert_eq!((alone.rank_waits, alone.straggler), (Vec::new(), None));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl StageProgress {
             return Vec::new();
         };
         let made = self.finished[Stage::Features as usize].unwrap_or(0).min(loaded);
-        let used = self.used.unwrap_or(self.steps.saturating_mul(plan.grad_accum)).min(made);
+        let used = self.used.unwrap_or(self.steps.saturating_mul(plan.batches_per_step)).min(made);
         if setting.route == "handover" {
             // One ring has the slots of both roles, and the step leases from it.
             let planned = plan.buffer_size.unwrap_or(0).saturating_add(plan.prefetch.unwrap_or(0));

@@ -11,6 +11,8 @@ const INDENT: usize = 12;
 /// Columns of the loss curve.
 const CURVE_COLUMNS: usize = 48;
 const MAX_ALARMS: usize = 12;
+/// The waits of more ranks are shown as their mean.
+const MAX_LISTED_RANKS: u64 = 8;
 const GLUED_PERCENT: &str = "\u{a0}%";
 
 /// The whole state. Lines have at most 80 columns, except for a single word that is longer.
@@ -21,6 +23,9 @@ pub(super) fn text(run: &MonitorFrame<'_>) -> String {
     page.entry("Step", &run.step());
     let (pace, stall, variation) = (run.steps_per_s(), run.stall(), run.variation());
     page.entry("Speed", &format!("{pace}, stall {stall}, variation {variation}"));
+    if let Some(ranks) = ranks(run) {
+        page.entry("Ranks", &ranks);
+    }
     page.entry("Loss", &run.losses());
     if let Some(curve) = curve(run) {
         page.raw("", &curve);
@@ -84,6 +89,14 @@ fn slots(run: &MonitorFrame<'_>) -> String {
     if rings.is_empty() && run.recent.setting.is_none() { UNKNOWN.to_owned() } else { rings + &run.feed() }
 }
 
+/// `4  waiting 0: 2.1 ms  1: 2.0 ms  2: 0.0 ms  3: 2.2 ms  rank 2 is the slowest (10 % of each step)`
+fn ranks(run: &MonitorFrame<'_>) -> Option<String> {
+    let count = run.num_ranks()?;
+    let waits = if count <= MAX_LISTED_RANKS { run.rank_waits() } else { run.mean_rank_wait() };
+    let parts = [Some(count.to_string()), Some(waits), run.straggler()];
+    Some(parts.into_iter().flatten().collect::<Vec<_>>().join("  "))
+}
+
 /// The loss over all steps as a row of block characters, with its first and last value.
 fn curve(run: &MonitorFrame<'_>) -> Option<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -142,7 +155,7 @@ mod tests {
     use super::*;
     use crate::monitor::liveness::RunStatus;
     use crate::monitor::run_state::RunState;
-    use crate::monitor::run_state::tests::{pair, state_of};
+    use crate::monitor::run_state::tests::{pair, ranks, state_of};
 
     fn shown(state: &RunState, status: RunStatus) -> String {
         let recent = state.recent_figures();
@@ -185,6 +198,25 @@ Saved:      —
 Alarms:     none
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn several_ranks_are_shown_with_the_slowest() {
+        let check = |waits: &[u64], expected: &str| {
+            let text = shown(&state_of(ranks(60, waits)), RunStatus::Running { silent: None });
+            assert!(text.contains(expected), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        };
+        check(
+            &[21, 20, 0, 22],
+            "
+Ranks:      4  waiting 0: 2.1 ms  1: 2.0 ms  2: 0.0 ms  3: 2.2 ms  rank 2 is the
+            slowest (10 % of each step)
+Loss: ",
+        );
+        check(&[21, 21], "\nRanks:      2  waiting 0: 2.1 ms  1: 2.1 ms\nLoss: ");
+        let many: Vec<u64> = (0..16).map(|rank| if rank == 3 { 0 } else { 32 }).collect();
+        check(&many, "\nRanks:      16  mean wait 3.0 ms  rank 3 is the slowest (16 % of each step)\nLoss: ");
     }
 
     #[test]

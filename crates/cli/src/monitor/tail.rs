@@ -25,7 +25,7 @@ const MAX_LINE_BYTES: usize = 64 << 20;
 /// are most of a long log.
 const RECENT_BYTES: u64 = 8 << 20;
 /// The event names that are skipped there.
-const SKIPPED_EVENTS: [&str; 3] = ["stage", "step_work", "training_set"];
+const SKIPPED_EVENTS: [&str; 4] = ["stage", "step_work", "rank_waits", "training_set"];
 /// Two logs differ in their first bytes, which have the time of the first record in nanoseconds.
 const HEAD_BYTES: usize = 64;
 /// The event name of a record is in its first bytes, after four numbers.

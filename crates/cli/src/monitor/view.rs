@@ -23,7 +23,7 @@ const MAX_ALARM_LINES: u16 = 8;
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, run: &MonitorFrame<'_>, is_plain: bool) {
     let area = frame.area();
-    if area.width < MIN_FRAMED_WIDTH || area.height < MIN_FRAMED_HEIGHT {
+    if area.width < MIN_FRAMED_WIDTH || area.height < MIN_FRAMED_HEIGHT + rank_lines(run) {
         draw_small(frame, run);
     } else {
         draw_framed(frame, run);
@@ -36,11 +36,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, run: &MonitorFrame<'_>, is_plain: bool
 fn draw_framed(frame: &mut Frame<'_>, run: &MonitorFrame<'_>) {
     let area = frame.area();
     // The space left by the other frames and a readable chart.
-    let spare = area.height.saturating_sub(2 + ROLE_LINES + 2 + STAGE_LINES + 2 + 5 + 1);
+    let spare = area.height.saturating_sub(2 + rank_lines(run) + ROLE_LINES + 2 + STAGE_LINES + 2 + 5 + 1);
     let alarms = run.alarms(usize::from(spare.clamp(1, MAX_ALARM_LINES)));
-    let [title, summary, roles, middle, lower, alarm_lines, foot] = Layout::vertical([
+    let [title, summary, ranks, roles, middle, lower, alarm_lines, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
+        Constraint::Length(rank_lines(run)),
         Constraint::Length(ROLE_LINES + 2),
         Constraint::Length(STAGE_LINES + 2),
         Constraint::Min(4),
@@ -50,6 +51,9 @@ fn draw_framed(frame: &mut Frame<'_>, run: &MonitorFrame<'_>) {
     .areas(area);
     draw_title(frame, title, run);
     frame.render_widget(Line::from(summary_text(run)).style(Modifier::BOLD), summary);
+    if let Some(text) = ranks_text(run, usize::from(ranks.width)) {
+        frame.render_widget(Line::from(text), ranks);
+    }
     let [data, model] = Layout::horizontal([Constraint::Fill(1); 2]).areas(roles);
     draw_role(frame, data, run, Role::Data);
     draw_role(frame, model, run, Role::Model);
@@ -69,6 +73,7 @@ fn draw_small(frame: &mut Frame<'_>, run: &MonitorFrame<'_>) {
     let (status, tone) = run.status();
     let mut lines = vec![Line::from(status).style(style(tone)), Line::from(format!("Step {}", run.step()))];
     lines.push(Line::from(format!("{}, stall {}", run.steps_per_s(), run.stall())));
+    lines.extend(run.straggler().map(Line::from));
     lines.push(Line::from(run.losses()));
     for role in Role::BOTH {
         lines.push(Line::from(format!("{}: {}", run.role(role), run.memory(role))));
@@ -92,6 +97,20 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>) {
 fn summary_text(run: &MonitorFrame<'_>) -> String {
     let (pace, stall) = (run.steps_per_s(), run.stall());
     format!(" Step {}  {pace}  stall {stall}  variation {}", run.step(), run.variation())
+}
+
+/// Lines about the ranks: none with one rank.
+fn rank_lines(run: &MonitorFrame<'_>) -> u16 {
+    u16::from(run.num_ranks().is_some())
+}
+
+/// The wait of each rank and the slowest one; the mean wait if `width` has no room for all.
+fn ranks_text(run: &MonitorFrame<'_>, width: usize) -> Option<String> {
+    let count = run.num_ranks()?;
+    let straggler = run.straggler().map(|straggler| format!("  {straggler}")).unwrap_or_default();
+    let line = |waits: String| format!(" Ranks {count}  {waits}{straggler}");
+    let all = line(run.rank_waits());
+    Some(if all.chars().count() <= width { all } else { line(run.mean_rank_wait()) })
 }
 
 fn draw_role(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>, role: Role) {
@@ -202,7 +221,7 @@ mod tests {
     use super::*;
     use crate::monitor::liveness::RunStatus;
     use crate::monitor::run_state::RunState;
-    use crate::monitor::run_state::tests::{pair, state_of};
+    use crate::monitor::run_state::tests::{pair, ranks, state_of};
 
     /// The lines of the run on a terminal of that size.
     fn drawn(state: &RunState, (width, height): (u16, u16), is_plain: bool) -> Vec<String> {
@@ -245,6 +264,28 @@ mod tests {
     }
 
     #[test]
+    fn several_ranks_have_a_line_with_the_slowest() {
+        let four = state_of(ranks(60, &[21, 20, 0, 22]));
+        let slowest = "rank 2 is the slowest (10 % of each step)";
+        let all = "Ranks 4  waiting 0: 2.1 ms  1: 2.0 ms  2: 0.0 ms  3: 2.2 ms  ";
+        shows(&drawn(&four, (120, 40), false), &[&format!("{all}{slowest}")]);
+        let lines = drawn(&four, (80, 24), false);
+        shows(&lines, &[&format!("Ranks 4  mean wait 1.6 ms  {slowest} ")]);
+        shows(&lines, &["Data GPU 0", "train ", "loss 0.067", "No alarms", "q quits"]);
+        shows(&drawn(&four, (40, 10), false), &[slowest.split_at(40).0]);
+        let alike = state_of(ranks(60, &[21, 21, 21, 21]));
+        shows(&drawn(&alike, (80, 24), false), &["Ranks 4  waiting 0: 2.1 ms  1: 2.1 ms  2: 2.1 ms  3: 2.1 ms "]);
+    }
+
+    #[test]
+    fn a_run_with_one_rank_has_no_line_for_ranks() {
+        for size in [(80, 24), (40, 10)] {
+            let lines = drawn(&leaky(), size, false);
+            assert!(!lines.iter().any(|line| line.to_lowercase().contains("rank")), "{}", lines.join("\n"));
+        }
+    }
+
+    #[test]
     fn a_large_terminal_has_room_for_notes_too() {
         shows(
             &drawn(&leaky(), (120, 40), false),
@@ -273,6 +314,7 @@ mod tests {
             drawn(&leaky(), (width, height), false);
             drawn(&RunState::default(), (width, height), true);
             drawn(&state_of(pair(1)), (width, height), false);
+            drawn(&state_of(ranks(60, &[0, 50])), (width, height), false);
         }
     }
 }

@@ -152,6 +152,11 @@ fn the_commands_of_two_cards_work() {
     run_page("two-cards.md", 7);
 }
 
+#[test]
+fn the_commands_of_scaling_work() {
+    run_page("scaling.md", 3);
+}
+
 /// The depths of headings, and the messages in bold code: what a translation shares besides its blocks.
 fn outline(page: &str) -> (Vec<usize>, Vec<String>) {
     let mut inside = false;

@@ -13,7 +13,7 @@ use tandem_plan::setting::{SETTINGS, SettingKind};
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
-use crate::{init_from, languages, verified_transfers};
+use crate::{init_from, languages, ranks, verified_transfers};
 
 mod each_value;
 mod file_opens;
@@ -173,6 +173,8 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("data-gpu", Some(devices)),
         ("model-gpu", Some(devices)),
         ("gpu", Some(devices)),
+        ("gpus", Some(ranks::simulated_gpus_train_together)),
+        ("rank-timeout", Some(ranks::a_rank_that_hangs_is_named_after_the_timeout)),
         ("share-gpu", Each(each_value::share_gpu)),
         ("enable-memory-isolation", Each(each_value::enable_memory_isolation)),
         ("data-gpu-memory", Some(limits)),

@@ -14,9 +14,10 @@ use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 /// Every command, as typed. Empty is `tandem` itself.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "",
     "train",
+    "launch",
     "plan",
     "validate",
     "monitor",
@@ -168,7 +169,7 @@ fn additions(example: &str) -> String {
         // Half an hour of speech takes too long. And a folder of its own: another configuration is another run.
         "train" if !example.contains("--train-data") => format!("{config} --train-data voice --checkpoint-dir first"),
         "train" if !example.contains("--checkpoint-dir") => format!("{config} --checkpoint-dir second"),
-        "train" => config,
+        "train" | "launch" => config,
         "plan" | "validate" | "doctor" => config,
         "profile" if example.contains("--log") => String::new(),
         "profile" => config,

@@ -41,6 +41,7 @@ mod placement;
 mod profile;
 mod progress;
 mod quiet;
+mod ranks;
 mod release;
 mod route_proofs;
 mod run_log;

@@ -280,7 +280,7 @@ fn two_gpus_and_no_flags_get_one_hint() {
     let hints = |line: &str| tandem_json(&format!("plan {line}")).1["hints"].clone();
     let two = hints("--sim 2x24GiB");
     assert_eq!(two.as_array().unwrap().len(), 1, "{two}");
-    contains(two[0].as_str().unwrap(), &["--data-gpu 0 --model-gpu 1", "data-parallel", "not supported yet"]);
+    contains(two[0].as_str().unwrap(), &["--data-gpu 0 --model-gpu 1", "--gpus all trains on all of them"]);
     let shown = tandem("plan --sim 2x24GiB").out;
     contains(&shown, &[two[0].as_str().unwrap()]);
     for line in ["--sim 1x24GiB", "--sim 2x24GiB --data-gpu 0 --model-gpu 1", "--sim 2x24GiB --mode single"] {

@@ -27,7 +27,7 @@ fn trained(line: &str, folder: &Path) -> Ran {
 }
 
 /// The events of one kind in every log of a run, oldest first.
-fn events(folder: &Path, kind: &str) -> Vec<Value> {
+pub(crate) fn events(folder: &Path, kind: &str) -> Vec<Value> {
     let mut logs: Vec<PathBuf> =
         (1..).map(|n| folder.join(format!("run-{n}.jsonl"))).take_while(|p| p.exists()).collect();
     logs.push(folder.join("run.jsonl"));
@@ -41,7 +41,7 @@ fn events(folder: &Path, kind: &str) -> Vec<Value> {
 }
 
 /// The losses of every step, as logged. A repeated step must have the same losses.
-fn losses(folder: &Path) -> BTreeMap<u64, String> {
+pub(crate) fn losses(folder: &Path) -> BTreeMap<u64, String> {
     let mut steps: BTreeMap<u64, String> = BTreeMap::new();
     for event in events(folder, "step_metrics") {
         let logged = format!("{} {} {}", event["losses"], event["gradient_norm"], event["lr"]);
@@ -52,7 +52,7 @@ fn losses(folder: &Path) -> BTreeMap<u64, String> {
 }
 
 /// The tensors of the checkpoint of `step`, byte for byte.
-fn tensors(folder: &Path, step: u64) -> [Vec<u8>; 2] {
+pub(crate) fn tensors(folder: &Path, step: u64) -> [Vec<u8>; 2] {
     let checkpoint = folder.join(format!("checkpoint-{step:08}"));
     ["weights.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap())
 }

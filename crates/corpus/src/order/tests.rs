@@ -203,18 +203,29 @@ fn a_replacement_is_of_the_same_part_and_then_shorter() {
 }
 
 #[test]
-fn shards_are_equal_parts_of_all_lengths() {
-    let batch = order(64, 1, 12).batch(0, 0).unwrap();
-    assert_eq!(batch.shard(Shard::WHOLE).map(|(_, sample)| sample).collect::<Vec<_>>(), batch.rows);
-    for world in [2, 3, 4, 6, 12] {
-        let mut seen: Vec<(usize, Option<SampleIndex>)> = Vec::new();
-        for rank in 0..world {
-            let part: Vec<_> = batch.shard(Shard { rank, world }).collect();
-            assert_eq!(part.len(), 12 / world as usize);
-            seen.extend(part);
+fn the_shards_of_all_ranks_are_the_whole_order() {
+    let order = order(64, 3, 4);
+    let whole: Vec<Batch> = order.batches_from(Cursor::START).take(240).collect();
+    for world in [1, 2, 3, 4, 5] {
+        let mut served: Vec<Batch> = Vec::new();
+        let mut group = Cursor::START;
+        while served.len() < whole.len() {
+            served.extend((0..world).map(|rank| order.shard_batch(group, Shard { rank, world }).unwrap()));
+            assert_eq!(group, whole[served.len() - world as usize].cursor);
+            group = order.advance(group, u64::from(world));
         }
-        seen.sort_unstable();
-        assert!(seen.iter().enumerate().all(|(i, (row, sample))| i == *row && batch.rows[i] == *sample));
+        assert_eq!(served[..whole.len()], whole, "{world} ranks");
     }
-    assert_eq!(batch.shard(Shard { rank: 5, world: 2 }).count(), 0);
+    assert_eq!(order.shard_batch(Cursor::START, Shard { rank: 5, world: 2 }), None);
+}
+
+#[test]
+fn a_place_many_batches_ahead_is_found_without_walking_there() {
+    let order = order(64, 3, 4);
+    let walked = |count| (0..count).fold(Cursor { epoch: 1, k: 3 }, |cursor, _| order.after(cursor));
+    for count in [0, 1, order.num_batches() - 4, order.num_batches(), 5 * order.num_batches() + 1] {
+        assert_eq!(order.advance(Cursor { epoch: 1, k: 3 }, count), walked(count), "{count}");
+    }
+    // A cursor at the end of an epoch is the beginning of the next.
+    assert_eq!(order.advance(Cursor { epoch: 0, k: order.num_batches() }, 0), Cursor { epoch: 1, k: 0 });
 }

@@ -129,6 +129,20 @@ fn the_waits_by_stage_add_up() {
 }
 
 #[test]
+fn the_slowest_of_several_ranks_has_a_line_after_the_verdicts() {
+    let check = |waited_ms: Option<[u64; 3]>, expected: Option<&str>| {
+        let waits = |step| Some(RunEvent::RankWaits { step, waited_ns: waited_ms?.map(|ms| ms * 1_000_000).into() });
+        let report = Diagnosis::of(&steps(60, |_| 0, waits)).unwrap().lines();
+        let found = report.iter().position(|line| line.starts_with("Ranks: "));
+        assert_eq!(found.map(|at| report[at].as_str()), expected, "{report:#?}");
+        assert!(found.is_none_or(|at| report[at + 1].starts_with("Tier: ")), "{report:#?}");
+    };
+    check(Some([2, 0, 3]), Some("Ranks: 3; rank 1 is the slowest: the others wait for it 25 % of each step"));
+    check(Some([1, 1, 1]), Some("Ranks: 3; they wait for each other 10 % of each step"));
+    check(None, None);
+}
+
+#[test]
 fn a_log_without_steps_is_refused() {
     assert_eq!(Diagnosis::of(&[]), Err(DiagnosisError::NoTiming { warm_up: 5 }));
     assert!(Diagnosis::of(&steps(5, |_| 0, |_| None)).is_err());

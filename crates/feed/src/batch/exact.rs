@@ -73,6 +73,7 @@ mod tests {
         BatchInfo {
             sequence: 0,
             cursor: Cursor::default(),
+            group: Cursor::default(),
             bucket_index: 0,
             layout: Arc::new(SPEECH.layout(&bucket)),
             bucket,

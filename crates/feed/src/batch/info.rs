@@ -15,6 +15,8 @@ pub struct BatchInfo {
     pub sequence: u64,
     /// Its position in the order of the corpus.
     pub cursor: Cursor,
+    /// The first of the batches that the ranks of a run work on at the same time: its own cursor on rank 0.
+    pub group: Cursor,
     /// Index of its bucket in the plan, from 0.
     pub bucket_index: usize,
     /// That bucket: row starts in frames and tokens.

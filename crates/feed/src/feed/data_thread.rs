@@ -113,6 +113,7 @@ fn info_of(loaded: &LoadedBatch, layout: &BatchLayout) -> BatchInfo {
     BatchInfo {
         sequence: loaded.sequence,
         cursor: loaded.batch.cursor,
+        group: loaded.group,
         bucket_index: layout.index,
         bucket: layout.bucket.clone(),
         layout: Arc::clone(&layout.slot),

@@ -29,6 +29,7 @@ use self::rings::BatchTaker;
 use self::spec::{FeedState, FeedStats, Warm};
 use self::start::Shutdown;
 use crate::batch::feed_plan::FeedPlan;
+use crate::batch::info::BatchInfo;
 use crate::error::FeedError;
 use crate::lease::DeviceBatch;
 use crate::load::context::LoadContext;
@@ -127,7 +128,7 @@ impl Feed {
             self.forgotten_before = self.next;
         }
         let info = slot.payload();
-        self.next = self.context.input.order.after(info.cursor);
+        self.next = self.context.input.next_group(info.group);
         Ok(DeviceBatch::new(slot, stream, wait_ns))
     }
 
@@ -136,10 +137,10 @@ impl Feed {
         Ok(self.data_stream.trap()?)
     }
 
-    /// Takes back the batches since `cursor`, which were leased and not trained on: a state made now serves them again.
-    /// At most the last 64.
-    pub fn rewind(&mut self, cursor: Cursor) {
-        self.next = cursor;
+    /// Takes back the batches since the group of `info`, which were leased and not trained on: a state made now serves them
+    /// again. At most the last 64.
+    pub fn rewind(&mut self, info: &BatchInfo) {
+        self.next = info.group;
     }
 
     fn join_and_take_error(&mut self) -> FeedError {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_corpus::Cursor;
+use tandem_corpus::{Cursor, Shard};
 use tandem_events::Emitter;
 use tandem_pipeline::{CoreSet, RingStats};
 
@@ -30,6 +30,8 @@ pub struct FeedSpec {
     pub route_why: String,
     /// The seed of all randomness.
     pub seed: u64,
+    /// Which batches of the order to serve: all of them, or those of one rank.
+    pub shard: Shard,
     /// The state to start from: the default, or that of a checkpoint.
     pub from: FeedState,
     /// The source of recordings: [`crate::FromFiles`].
@@ -57,7 +59,7 @@ pub struct FeedSpec {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedState {
-    /// The next batch.
+    /// The next batch; of a run with several ranks, the first batch of their next group.
     pub next: Cursor,
     /// Replacements of bad samples in batches that are prepared and not leased yet.
     pub replacements: Replacements,

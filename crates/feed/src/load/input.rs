@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_audio::FeatureSettings;
-use tandem_corpus::{Batch, Order, Sample, SampleIndex};
+use tandem_corpus::{Batch, Cursor, Order, Sample, SampleIndex, Shard};
 
 use super::recordings::Recordings;
 use crate::FeedError;
@@ -17,6 +17,8 @@ use crate::survey::training_set::TrainingSet;
 pub(crate) struct Input {
     pub(crate) training_set: Arc<TrainingSet>,
     pub(crate) order: Order,
+    /// Which of its batches are served.
+    pub(crate) shard: Shard,
     pub(crate) plan: FeedPlan,
     /// One per bucket.
     layouts: Vec<BatchLayout>,
@@ -56,11 +58,17 @@ impl Input {
         Ok(Input {
             training_set: Arc::clone(training_set),
             order,
+            shard: spec.shard,
             plan: plan.clone(),
             layouts,
             seed: *seed,
             recordings: Arc::clone(&spec.recordings),
         })
+    }
+
+    /// Where the next group of batches begins, one for each rank.
+    pub(crate) fn next_group(&self, group: Cursor) -> Cursor {
+        self.order.advance(group, u64::from(self.shard.world))
     }
 
     pub(crate) fn layout_of(&self, batch: &Batch) -> &BatchLayout {

@@ -1,7 +1,7 @@
 //! What loading produces: rows, batches of them, and the memory they are in.
 
 use tandem_audio::NOT_CACHED;
-use tandem_corpus::{Batch, SampleIndex};
+use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{Event, Pinned};
 use tandem_pipeline::{Filler, ReadySlot, Taker};
 
@@ -23,6 +23,8 @@ pub(crate) struct LoadedBatch {
     /// Its number since the feed started, from 0.
     pub(crate) sequence: u64,
     pub(crate) batch: Batch,
+    /// The first of the batches that the ranks of a run work on at the same time.
+    pub(crate) group: Cursor,
     pub(crate) rows: Vec<LoadedRow>,
     /// From opening the batch to its last row.
     pub(crate) wall_ns: u64,

@@ -28,6 +28,7 @@ pub(crate) struct LoadTask {
 /// A batch whose rows are being loaded.
 pub(crate) struct OpenBatch {
     pub(crate) batch: Batch,
+    group: Cursor,
     sequence: u64,
     opened: Instant,
     filling: Mutex<Filling>,
@@ -55,6 +56,7 @@ pub(crate) struct RowQueue {
 }
 
 struct QueueState {
+    /// The next group of batches, of which this rank takes one.
     next: Cursor,
     sequence: u64,
     open: Option<Arc<OpenBatch>>,
@@ -95,9 +97,10 @@ impl RowQueue {
 
     fn open_next(&self, state: &mut QueueState) -> Result<(), FeedError> {
         let mut slot = self.filler.take()?.claim(|copied| copied.synchronize(waits::COPIED))?;
-        let batch = match self.input.order.batches_from(state.next).next() {
+        let group = state.next;
+        let batch = match self.input.order.shard_batch(group, self.input.shard) {
             Some(batch) => batch,
-            None => unreachable!("the order is endless"),
+            None => unreachable!("the order is endless, and the rank is one of its world"),
         };
         let layout = self.input.layout_of(&batch);
         let cuts: Vec<u64> = layout.upload.audio_starts[1..].iter().map(|start| 2 * u64::from(*start)).collect();
@@ -118,10 +121,10 @@ impl RowQueue {
         }
         state.pending.reverse();
         let filling = Filling { slot: Some(slot), tables, rows, missing: state.pending.len() };
-        state.next = self.input.order.after(batch.cursor);
+        state.next = self.input.next_group(group);
         let (sequence, opened) = (state.sequence, Instant::now());
         state.sequence += 1;
-        state.open = Some(Arc::new(OpenBatch { batch, sequence, opened, filling: Mutex::new(filling) }));
+        state.open = Some(Arc::new(OpenBatch { batch, group, sequence, opened, filling: Mutex::new(filling) }));
         Ok(())
     }
 
@@ -144,7 +147,8 @@ impl RowQueue {
         parts.push(tables);
         *slot.memory_mut() = Some(Pinned::rejoin(parts));
         let wall_ns = open.opened.elapsed().as_nanos() as u64;
-        let loaded = LoadedBatch { sequence: open.sequence, batch: open.batch.clone(), rows, wall_ns };
+        let loaded =
+            LoadedBatch { sequence: open.sequence, batch: open.batch.clone(), group: open.group, rows, wall_ns };
         // The host wrote it, and the ring's lock orders host threads: no event to record.
         slot.publish(loaded, |_| Ok::<_, DeviceError>(()))?;
         Ok(())

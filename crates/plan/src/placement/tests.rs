@@ -1,3 +1,5 @@
+use tandem_ranks::World;
+
 use super::*;
 use crate::fixture::{cpu_only, gpus, restricted, settings};
 
@@ -37,7 +39,10 @@ fn the_card_with_the_most_free_memory_is_chosen_and_the_plan_says_why() {
 fn two_gpus_and_no_flags_get_one_hint() {
     let hints = choose("", &gpus(2, 24)).unwrap().hints;
     assert_eq!(hints.len(), 1);
-    assert!(hints[0].contains("--data-gpu 0 --model-gpu 1") && hints[0].contains("data-parallel"), "{hints:?}");
+    assert!(
+        hints[0].contains("--data-gpu 0 --model-gpu 1") && hints[0].contains("--gpus all trains on all of them"),
+        "{hints:?}"
+    );
     assert!(choose("", &gpus(1, 24)).unwrap().hints.is_empty());
     assert!(choose("--gpu 0", &gpus(2, 24)).unwrap().hints.is_empty());
 }
@@ -177,4 +182,42 @@ fn a_mode_chosen_by_timing_says_so() {
     check(&[("share-gpu", ""), ("gpu", "1")], Mode::SharedGpu);
     check(&[("data-gpu", "1"), ("model-gpu", "0")], Mode::Multi);
     check(&[("mode", "cpu")], Mode::Cpu);
+}
+
+#[test]
+fn every_rank_has_a_card_of_its_own_for_both_roles() {
+    let rank = |local_rank| World { rank: 4 + local_rank, size: 8, local_rank, local_size: 2 };
+    let check = |line: &str, local_rank: u32, expected: usize| {
+        let placement = choose(line, &gpus(4, 24).with_world(rank(local_rank))).unwrap();
+        assert_eq!(
+            (placement.mode, placement.data, placement.model),
+            (Mode::SharedGpu, Some(expected), Some(expected))
+        );
+        assert!(placement.why.contains(&format!("rank {} of 8", 4 + local_rank)), "{}", placement.why);
+    };
+    check("--gpus all", 1, 1);
+    check("--gpus 3,1", 0, 3);
+    check("--gpus 3,1", 1, 1);
+    // A launcher's ranks take the cards in order.
+    check("", 1, 1);
+    assert_eq!(choose("--mode cpu", &gpus(4, 24).with_world(rank(1))).unwrap().mode, Mode::Cpu);
+    assert_eq!(choose("", &cpu_only().with_world(rank(1))).unwrap().mode, Mode::Cpu);
+    // Fewer cards than ranks, and flags for one process.
+    for (line, part) in [
+        ("--gpus 2", "This machine runs 2 ranks, usable GPUs: 1"),
+        ("--gpu 1", "This is rank 5 of 8: each rank has a GPU of its own"),
+        ("--data-gpu 0 --model-gpu 1", "each rank has a GPU of its own"),
+        ("--share-gpu", "each rank has a GPU of its own"),
+    ] {
+        let refusal = choose(line, &gpus(4, 24).with_world(rank(1))).unwrap_err();
+        assert!(refusal.message.contains(part), "{line}: {refusal}");
+    }
+}
+
+#[test]
+fn a_rank_gets_its_share_of_the_machine() {
+    let whole = gpus(2, 24);
+    let rank = whole.clone().with_world(World { rank: 0, size: 4, local_rank: 0, local_size: 4 });
+    assert_eq!(rank.host.available_bytes, whole.host.available_bytes / 4);
+    assert_eq!(rank.host.cores, (whole.host.cores / 4).max(1));
 }

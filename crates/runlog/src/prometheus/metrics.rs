@@ -8,7 +8,7 @@ use tandem_events::{Record, RunEvent};
 /// Steps that `tandem_steps_per_second` looks back on.
 const PACE_STEPS: usize = 100;
 
-/// The metrics of a run. As many as there are losses, roles, cards and stages: they do not grow with the run.
+/// The metrics of a run. As many as there are losses, roles, cards, stages and ranks: they do not grow with the run.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// By family and labels. A family without values is not shown.
@@ -31,6 +31,8 @@ enum Family {
     StepSeconds,
     StallSeconds,
     StepsPerSecond,
+    Ranks,
+    RankWaitSeconds,
     Loss,
     GradientNorm,
     LearningRate,
@@ -72,6 +74,10 @@ impl Family {
             ),
             Family::StepsPerSecond => {
                 ("tandem_steps_per_second", GAUGE, "Training throughput over the last 100 steps.")
+            }
+            Family::Ranks => ("tandem_ranks", GAUGE, "Ranks of the run."),
+            Family::RankWaitSeconds => {
+                ("tandem_rank_wait_seconds_total", COUNTER, "Time a rank waited for the others.")
             }
             Family::Loss => ("tandem_loss", GAUGE, "Training losses of the last step by name."),
             Family::GradientNorm => ("tandem_gradient_norm", GAUGE, "Gradient norm of the last step before clipping."),
@@ -119,6 +125,7 @@ impl Metrics {
                 self.set(Family::Run, labels, 1.0);
             }
             RunEvent::Step { step, wall_ns, wait_ns } => self.stepped(*step, *wall_ns, *wait_ns),
+            RunEvent::RankWaits { waited_ns, .. } => self.waited(waited_ns),
             RunEvent::StepMetrics { epoch, losses, gradient_norm, lr, skipped, .. } => {
                 self.set(Family::Epoch, vec![], *epoch as f64);
                 self.add(Family::SkippedSteps, vec![], f64::from(u8::from(*skipped)));
@@ -169,6 +176,13 @@ impl Metrics {
         let lasted_s: f64 = self.wall_ns.iter().map(|&ns| seconds(ns)).sum();
         let per_second = if lasted_s > 0.0 { self.wall_ns.len() as f64 / lasted_s } else { 0.0 };
         self.set(Family::StepsPerSecond, vec![], per_second);
+    }
+
+    fn waited(&mut self, waited_ns: &[u64]) {
+        self.set(Family::Ranks, vec![], waited_ns.len() as f64);
+        for (rank, ns) in waited_ns.iter().enumerate() {
+            self.add(Family::RankWaitSeconds, vec![("rank", rank.to_string())], seconds(*ns));
+        }
     }
 
     fn set_all(&mut self, family: Family, label: &'static str, values: &BTreeMap<String, Option<f64>>) {
@@ -286,6 +300,24 @@ tandem_memory_used_bytes{role=\"model\",card=\"1\"} 1099511627776
         ] {
             assert!(page.contains(line), "{line} is not in\n{page}");
         }
+    }
+
+    #[test]
+    fn the_waits_of_each_rank_add_up() {
+        let waits = |waited_ns| RunEvent::RankWaits { step: 1, waited_ns };
+        let found = page([waits(vec![500_000_000, 0]), waits(vec![250_000_000, 250_000_000])]);
+        let expected = "\
+# HELP tandem_ranks Ranks of the run.
+# TYPE tandem_ranks gauge
+tandem_ranks 2
+# HELP tandem_rank_wait_seconds_total Time a rank waited for the others.
+# TYPE tandem_rank_wait_seconds_total counter
+tandem_rank_wait_seconds_total{rank=\"0\"} 0.75
+tandem_rank_wait_seconds_total{rank=\"1\"} 0.25
+";
+        assert!(found.starts_with(expected), "{found}");
+        let alone = page([RunEvent::Step { step: 1, wall_ns: 1, wait_ns: 0 }]);
+        assert!(!alone.contains("tandem_rank"), "{alone}");
     }
 
     #[test]

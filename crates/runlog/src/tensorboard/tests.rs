@@ -134,6 +134,38 @@ fn the_step_rate_is_written_about_once_a_second_and_at_the_end() {
 }
 
 #[test]
+fn the_wait_of_each_rank_is_a_mean_over_the_time_of_the_step_rate() {
+    let waits =
+        |step, wait_ms: [u64; 2]| RunEvent::RankWaits { step, waited_ns: wait_ms.map(|ms| ms * 1_000_000).into() };
+    check(
+        [
+            step(1, 400, 0),
+            waits(1, [30, 0]),
+            step(2, 400, 0),
+            waits(2, [10, 1]),
+            step(3, 200, 0),
+            waits(3, [7, 3]),
+            step(4, 2_000, 0),
+            step(5, 1_000, 0),
+        ],
+        &[
+            "brain.Event:2",
+            "start at 1",
+            "3 steps_per_s=3",
+            "3 stall=0",
+            "3 ranks/wait_ms/0=20",
+            "3 ranks/wait_ms/1=0.5",
+            "4 steps_per_s=0.5",
+            "4 stall=0",
+            "4 ranks/wait_ms/0=7",
+            "4 ranks/wait_ms/1=3",
+            "5 steps_per_s=1",
+            "5 stall=0",
+        ],
+    );
+}
+
+#[test]
 fn what_is_no_number_is_shown_as_none() {
     let losses = [("loss".to_owned(), Some(0.5)), ("mel".to_owned(), None)].into();
     let learned = RunEvent::StepMetrics { step: 7, epoch: 0, losses, gradient_norm: None, lr: 0.25, skipped: true };

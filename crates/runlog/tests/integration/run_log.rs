@@ -46,6 +46,7 @@ fn every_event_reads_back_as_it_was_emitted() {
         RunEvent::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         RunEvent::BufferWait { ready: 3, of: 12, ns: 2_000_000_000, cached_from_epoch: Some(1) },
         RunEvent::Step { step: 1, wall_ns: 2, wait_ns: 1 },
+        RunEvent::RankWaits { step: 1, waited_ns: vec![2_100_000, 0, u64::MAX] },
         RunEvent::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
         RunEvent::CpuTime { cpu_ns: 9 },
         RunEvent::ModelOnly { bucket: 2, ns: 1 },

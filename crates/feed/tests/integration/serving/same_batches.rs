@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tandem_audio::Clip;
-use tandem_corpus::Sample;
+use tandem_corpus::{Sample, Shard};
 use tandem_device::Route;
 use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedState, FromFiles, Recordings};
 
@@ -94,6 +94,45 @@ fn cached_pitch_belongs_to_the_decoded_audio() {
     assert!(served(&corpus, &changing(12), COUNT) == expected);
     // They did change: unchanged files give other batches.
     assert!(served(&corpus, &Serving::cpu(), COUNT) != expected);
+}
+
+/// The first `count` batches of a run with `world` ranks, in the order of the corpus.
+fn served_by_ranks(corpus: &Corpus, serving: &Serving, world: u32, count: usize) -> Vec<Bytes> {
+    let of_rank = |rank| {
+        let serving = Serving { shard: Shard { rank, world }, ..serving.clone() };
+        served(corpus, &serving, count.div_ceil(world as usize)).into_iter()
+    };
+    let mut ranks: Vec<_> = (0..world).map(of_rank).collect();
+    (0..count).map(|number| ranks[number % world as usize].next().unwrap()).collect()
+}
+
+#[test]
+fn with_any_number_of_ranks() {
+    let corpus = Corpus::new(4, 26);
+    let expected = served(&corpus, &Serving::cpu(), 2 * COUNT);
+    for world in [1, 2, 3, 4] {
+        assert!(served_by_ranks(&corpus, &Serving::cpu(), world, 2 * COUNT) == expected, "{world} ranks");
+    }
+}
+
+#[test]
+fn after_a_resume_with_another_number_of_ranks() {
+    let corpus = Corpus::new(5, 26);
+    let expected = served(&corpus, &Serving::cpu(), 2 * COUNT);
+    for rank in [0, 1] {
+        // Two ranks have trained on three batches each: six of the whole order.
+        let serving = Serving { shard: Shard { rank, world: 2 }, ..Serving::cpu() };
+        let from = serving.serve(&corpus.training_set, |feed, roles| {
+            let stream = roles.model.device.stream(true)?;
+            (0..3).try_for_each(|_| feed.lease(&stream).map(drop))?;
+            Ok(feed.state())
+        });
+        let resumed = Serving { from: from.unwrap(), ..Serving::cpu() };
+        for world in [1, 3] {
+            let rest = served_by_ranks(&corpus, &resumed, world, 2 * COUNT - 6);
+            assert!(rest == expected[6..], "the state of rank {rank}, resumed with {world} ranks");
+        }
+    }
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_audio::{Clip, wav};
-use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample};
+use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample, Shard};
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
@@ -105,6 +105,7 @@ pub(crate) struct Serving {
     pub(crate) cache: CacheSpec,
     /// Recordings whose pitch is cached on the data device.
     pub(crate) cached_pitches: u64,
+    pub(crate) shard: Shard,
     pub(crate) from: FeedState,
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
@@ -135,6 +136,7 @@ impl Serving {
             max_threads: 2,
             cache: CacheSpec::None,
             cached_pitches: 0,
+            shard: Shard::WHOLE,
             from: FeedState::default(),
             seed: 7,
             recordings: Arc::new(FromFiles),
@@ -233,6 +235,7 @@ impl Serving {
             plan,
             route_why: "a test".to_owned(),
             seed: self.seed,
+            shard: self.shard,
             from: self.from.clone(),
             recordings: Arc::clone(&self.recordings),
             threads: self.threads,

@@ -1,0 +1,187 @@
+//! The supervisor of a run on one machine: starts one process for each rank, forwards signals, and starts all of them again
+//! when one was killed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+use tandem_ranks::{RankEnvironment, Token};
+
+use crate::exit::{Exit, FAILED};
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::ranks::SUPERVISED;
+use crate::screen::Screen;
+
+/// The running program, even if its file was replaced meanwhile: all ranks are of one version.
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+/// How often a run is started again by default.
+pub(crate) const MAX_RESTARTS: u32 = 3;
+/// How long ranks may take to end after one of them has: they notice within seconds, and close their cards.
+const LONGEST_END: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// The ranks to start.
+pub(crate) struct Supervisor {
+    pub(crate) ranks: u32,
+    /// The command line of each, without the program.
+    pub(crate) words: Vec<OsString>,
+    pub(crate) max_restarts: u32,
+    /// The command that starts them.
+    pub(crate) command: &'static str,
+}
+
+/// How the ranks of one start ended.
+struct Ended {
+    /// By rank.
+    statuses: Vec<ExitStatus>,
+    interrupt: Option<Interrupt>,
+}
+
+impl Supervisor {
+    /// Runs all ranks to their end. The exit code is rank 0's, or that of the rank that failed.
+    pub(crate) fn run(&self, screen: &Screen) -> Result<ExitCode, Exit> {
+        let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
+        for restart in 0.. {
+            let ended = RankProcesses::start(self, restart).context("cannot start the ranks")?.wait(&interrupts)?;
+            let Some((rank, signal)) = ended.killed().filter(|_| ended.interrupt.is_none()) else {
+                return Ok(ended.exit_code());
+            };
+            if restart >= self.max_restarts {
+                let restarts = if restart == 1 { "restart".to_owned() } else { format!("{restart} restarts") };
+                return Err(Exit::Failed(anyhow!(
+                    "rank {rank} was killed by signal {signal}, and the run has used its {restarts}. To resume it from \
+                     the newest checkpoint, type the same command again"
+                )));
+            }
+            let (next, most) = (restart + 1, self.max_restarts);
+            screen.warn(&format!(
+                "rank {rank} was killed by signal {signal}: starting all ranks again from the newest checkpoint (restart {next} of {most})"
+            ));
+        }
+        unreachable!("restarts are counted")
+    }
+}
+
+/// The processes of one start. Dropping it ends them.
+struct RankProcesses {
+    /// By rank.
+    children: Vec<Child>,
+}
+
+impl RankProcesses {
+    fn start(supervisor: &Supervisor, restart: u32) -> io::Result<RankProcesses> {
+        // Bound here, so that no other process can take the port before rank 0 listens.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let token = random_token()?;
+        let mut processes = RankProcesses { children: Vec::new() };
+        let mut socket = Some(Stdio::from(OwnedFd::from(listener)));
+        for rank in 0..supervisor.ranks {
+            let mut command = Command::new(THIS_PROGRAM);
+            command.arg0("tandem").args(&supervisor.words);
+            let environment = RankEnvironment::local(rank, supervisor.ranks, port, restart, Some(token.clone()));
+            command.envs(environment.variables()).env(SUPERVISED, supervisor.command);
+            // A group of its own: Ctrl-C in a terminal reaches the supervisor alone, which forwards it once.
+            command.process_group(0).stdin(socket.take().unwrap_or_else(Stdio::null));
+            processes.children.push(command.spawn()?);
+        }
+        Ok(processes)
+    }
+
+    /// Waits for all of them. Forwards signals; ends those that outlive another for too long.
+    fn wait(mut self, interrupts: &Interrupts) -> Result<Ended, Exit> {
+        let mut interrupt = None;
+        let mut first_end: Option<Instant> = None;
+        loop {
+            let statuses = self.statuses().context("cannot wait for the ranks")?;
+            if statuses.iter().all(Option::is_some) {
+                return Ok(Ended { statuses: statuses.into_iter().flatten().collect(), interrupt });
+            }
+            if interrupt.is_none() {
+                interrupt = interrupts.seen();
+                interrupt.iter().for_each(|interrupt| self.send(&statuses, signal_of(*interrupt)));
+            }
+            if statuses.iter().flatten().any(|status| !status.success()) {
+                let since = *first_end.get_or_insert_with(Instant::now);
+                if since.elapsed() > LONGEST_END {
+                    self.send(&statuses, Signal::KILL);
+                }
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// How each has ended, as far as it has.
+    fn statuses(&mut self) -> io::Result<Vec<Option<ExitStatus>>> {
+        self.children.iter_mut().map(Child::try_wait).collect()
+    }
+
+    /// Sends a signal to those that still run.
+    fn send(&self, statuses: &[Option<ExitStatus>], signal: Signal) {
+        for (child, _) in self.children.iter().zip(statuses).filter(|(_, status)| status.is_none()) {
+            // One that has just ended needs none.
+            let _ = Pid::from_raw(child.id() as i32).map(|pid| kill_process(pid, signal));
+        }
+    }
+}
+
+impl Drop for RankProcesses {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            if let Ok(None) = child.try_wait() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+impl Ended {
+    /// The first rank that a signal has ended, and the signal.
+    fn killed(&self) -> Option<(usize, i32)> {
+        self.statuses.iter().enumerate().find_map(|(rank, status)| Some((rank, status.signal()?)))
+    }
+
+    /// Rank 0's exit code. If that is 0, the first other one.
+    fn exit_code(&self) -> ExitCode {
+        let code = |status: &ExitStatus| match (status.code(), status.signal()) {
+            (Some(code), _) => code as u8,
+            (None, Some(signal)) => 128 + signal as u8,
+            (None, None) => FAILED,
+        };
+        ExitCode::from(self.statuses.iter().map(code).find(|code| *code != 0).unwrap_or(0))
+    }
+}
+
+fn signal_of(interrupt: Interrupt) -> Signal {
+    match interrupt {
+        Interrupt::CtrlC => Signal::INT,
+        Interrupt::Terminated => Signal::TERM,
+        Interrupt::HungUp => Signal::HUP,
+    }
+}
+
+/// 128 random bits: other users of the machine cannot join the run.
+fn random_token() -> io::Result<Token> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Token::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()).map_err(io::Error::other)
+}
+
+/// The command line of this process, without the program.
+pub(crate) fn own_words() -> Vec<OsString> {
+    std::env::args_os().skip(1).collect()
+}
+
+/// Whether a command can be run by several ranks.
+pub(crate) fn is_rank_command(word: &OsStr) -> bool {
+    word == "train"
+}
