@@ -4,6 +4,7 @@
 //! under five headings, [`pair`] measures two cards together, and [`benchmarks`] measures.
 
 pub mod kernels;
+pub mod all_reduce;
 pub mod auto_mode;
 pub mod profile;
 pub mod held_memory;

@@ -19,18 +19,33 @@ use crate::pair_checks;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
+/// What a figure of several ranks is made of.
+pub(crate) const RANKS_NOTE: &str = "data parallel: the share of one rank is timed; the time to sum gradients is predicted \
+     from the measured bandwidth between two GPUs";
+
 /// Whether the settings say `--mode auto`.
 pub(crate) fn is_requested(settings: &Settings) -> bool {
     settings.given_choice(Id::Mode) == Some("auto")
 }
 
+/// What a command can run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AutoScope {
+    /// One process.
+    OneProcess,
+    /// Also several ranks.
+    Ranks,
+}
+
 /// The same arguments with the fastest mode in place of `--mode auto`. None without `--mode auto`.
-pub(crate) fn choose_mode(args: &PlanArgs, screen: &Screen) -> Result<Option<PlanArgs>, Exit> {
+pub(crate) fn choose_mode(args: &PlanArgs, scope: AutoScope, screen: &Screen) -> Result<Option<PlanArgs>, Exit> {
     if !is_requested(&args.settings) {
         return Ok(None);
     }
-    let survey = || pair_checks::survey(args);
-    let candidates = candidates_of(args, &survey().context("cannot read the GPUs")?)?;
+    // The run in the folder says how many micro-batches ranks would share.
+    let survey = || Ok(pair_checks::survey(args)?.with_run_folder(&args.settings, false));
+    let mut candidates = candidates_of(args, &survey().context("cannot read the GPUs")?)?;
+    candidates.others.retain(|candidate| scope == AutoScope::Ranks || candidate.ranks.is_empty());
     // Holds the generated corpus until this returns.
     let folder = Scratch::new()?;
     let corpus = data::open_or_generate(args, &folder, screen)?;
@@ -71,7 +86,7 @@ fn decide(
         let text = error.to_string();
         match error {
             TimedRunError::Refused(refusal) => drop(refused.borrow_mut().get_or_insert(refusal)),
-            TimedRunError::Device(_) | TimedRunError::Run(_) => failed.set(true),
+            TimedRunError::Device(_) | TimedRunError::Run(_) | TimedRunError::Nccl(_) => failed.set(true),
         }
         text
     };
@@ -148,5 +163,8 @@ fn table(choice: &Choice) -> String {
         table.row(vec![entry.candidate.name(), rate, spread, of_best, remark]);
     }
     choice.left_out.iter().for_each(|line| table.note(line.clone()));
+    if choice.entries.iter().any(|entry| !entry.candidate.ranks.is_empty()) {
+        table.note(RANKS_NOTE);
+    }
     table.show().trim_end().to_owned()
 }

@@ -63,5 +63,6 @@ pub(crate) fn run(args: &LaunchArgs, screen: &Screen) -> Result<ExitCode, Exit> 
         )));
     }
     let LaunchArgs { ranks, max_restarts, words } = args;
-    Supervisor { ranks: *ranks, words: words.clone(), max_restarts: *max_restarts, command: BY_LAUNCH }.run(screen)
+    Supervisor { ranks: *ranks, words: words.clone(), max_restarts: *max_restarts, command: BY_LAUNCH, gpus: None }
+        .run(screen)
 }

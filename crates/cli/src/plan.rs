@@ -14,7 +14,7 @@ use tandem_plan::{
 use tandem_ranks::World;
 
 use crate::args::PlanArgs;
-use crate::auto;
+use crate::auto::{self, AutoScope};
 use crate::data::{self, FoundCorpus};
 use crate::exit::Exit;
 use crate::pair_checks;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     if args.recommend {
         return print_recommendations(args, screen);
     }
-    let auto_args = auto::choose_mode(args, screen)?;
+    let auto_args = auto::choose_mode(args, AutoScope::Ranks, screen)?;
     let args = auto_args.as_ref().unwrap_or(args);
     let inventory = pair_checks::survey(args).context("cannot read the GPUs")?;
     let size = num_ranks(&args.settings, &inventory.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;

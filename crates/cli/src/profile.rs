@@ -16,7 +16,7 @@ use tandem_plan::{plan_json, show_short};
 use tandem_runlog::LogEntry;
 
 use crate::args::{self, PlanArgs};
-use crate::auto;
+use crate::auto::{self, AutoScope};
 use crate::bench::table::TextTable;
 use crate::exit::{Exit, FAILED};
 use crate::farewell::verified_text;
@@ -111,7 +111,7 @@ fn diagnose_log(path: &Path, args: &ProfileArgs, screen: &Screen) -> Result<Exit
 }
 
 fn profile_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let auto_args = auto::choose_mode(&typed.plan, screen)?;
+    let auto_args = auto::choose_mode(&typed.plan, AutoScope::OneProcess, screen)?;
     let args = auto_args.as_ref().unwrap_or(&typed.plan);
     // Holds the generated corpus until the profile ends.
     let folder = Scratch::new()?;

@@ -14,6 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tandem_checkpoint::{Checkpoint, Fingerprint};
 use tandem_device::{Communicator, DeviceKind};
 use tandem_launch::inventory::Inventory;
+use tandem_plan::setting::Id;
 use tandem_plan::{Plan, num_ranks};
 use tandem_ranks::{Group, JoinOptions, RankEnvironment, RankError, World};
 
@@ -26,6 +27,8 @@ use crate::train::exit_of;
 pub(crate) const SUPERVISED: &str = "TANDEM_SUPERVISED";
 /// Its value for `tandem launch`.
 pub(crate) const BY_LAUNCH: &str = "launch";
+/// Set by the supervisor if `--mode auto` chose the GPUs: its ranks do not measure again.
+pub(crate) const CHOSEN_GPUS: &str = "TANDEM_CHOSEN_GPUS";
 /// For tests on a machine with one GPU: ranks may share it (`--gpus 0,0`). NCCL takes them for ranks on different machines.
 const SHARE_CARDS: &str = "TANDEM_RANKS_SHARE_GPU";
 
@@ -41,6 +44,13 @@ pub(crate) enum RunPart {
     Rank(Arc<Group>),
     /// It starts this many ranks and waits for them.
     Supervisor(u32),
+}
+
+/// The arguments of this process, with the GPUs that `--mode auto` chose in its supervisor.
+pub(crate) fn with_chosen_gpus(args: &PlanArgs) -> Result<PlanArgs, Exit> {
+    let Ok(gpus) = std::env::var(CHOSEN_GPUS) else { return Ok(args.clone()) };
+    let settings = args.settings.without(&[Id::Mode]).with_measured(&[("gpus", gpus)])?;
+    Ok(PlanArgs { settings, ..args.clone() })
 }
 
 /// The part of this process, by its environment and by `--gpus`. A rank has joined the others when this returns.

@@ -17,7 +17,7 @@ use tandem_ranks::{RankEnvironment, Token};
 
 use crate::exit::{Exit, FAILED};
 use crate::interrupts::{Interrupt, Interrupts};
-use crate::ranks::SUPERVISED;
+use crate::ranks::{CHOSEN_GPUS, SUPERVISED};
 use crate::screen::Screen;
 
 /// The running program, even if its file was replaced meanwhile: all ranks are of one version.
@@ -36,6 +36,8 @@ pub(crate) struct Supervisor {
     pub(crate) max_restarts: u32,
     /// The command that starts them.
     pub(crate) command: &'static str,
+    /// The GPUs that `--mode auto` chose, if it did.
+    pub(crate) gpus: Option<String>,
 }
 
 /// How the ranks of one start ended.
@@ -89,6 +91,7 @@ impl RankProcesses {
             command.arg0("tandem").args(&supervisor.words);
             let environment = RankEnvironment::local(rank, supervisor.ranks, port, restart, Some(token.clone()));
             command.envs(environment.variables()).env(SUPERVISED, supervisor.command);
+            command.envs(supervisor.gpus.iter().map(|gpus| (CHOSEN_GPUS, gpus)));
             // A group of its own: Ctrl-C in a terminal reaches the supervisor alone, which forwards it once.
             command.process_group(0).stdin(socket.take().unwrap_or_else(Stdio::null));
             processes.children.push(command.spawn()?);

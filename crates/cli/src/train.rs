@@ -19,14 +19,16 @@ use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::millions;
-use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, buffer_line, plan_json, show_short, startup_lines};
+use tandem_plan::{
+    Mode, Origin, Placement, Plan, StartupPhase, buffer_line, num_ranks, plan_json, show_short, startup_lines,
+};
 use tandem_ranks::{Group, World};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanArgs;
-use crate::auto;
+use crate::auto::{self, AutoScope};
 use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
@@ -89,13 +91,23 @@ struct RunFiles {
     log: PathBuf,
 }
 
+/// How a process of a run ended.
+enum RunEnded {
+    /// With this exit code.
+    Done(ExitCode),
+    /// `--mode auto` chose these GPUs, which train together: the run is to be started as ranks.
+    Ranks { gpus: String, count: u32 },
+}
+
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    let typed = &ranks::with_chosen_gpus(typed)?;
     let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
+    let supervise = |ranks, gpus: Option<String>| {
+        let (words, max_restarts) = (own_words(), MAX_RESTARTS);
+        Supervisor { ranks, words, max_restarts, command: "train", gpus }.run(screen)
+    };
     let group = match ranks::part(typed, &inventory)? {
-        RunPart::Supervisor(ranks) => {
-            let (words, max_restarts) = (own_words(), MAX_RESTARTS);
-            return Supervisor { ranks, words, max_restarts, command: "train" }.run(screen);
-        }
+        RunPart::Supervisor(ranks) => return supervise(ranks, None),
         RunPart::Rank(group) => Some(group),
         RunPart::Alone => None,
     };
@@ -105,9 +117,11 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         group.abort(&exit.to_string());
     }
     match ended {
+        Ok(RunEnded::Done(code)) => Ok(code),
+        Ok(RunEnded::Ranks { gpus, count }) => supervise(count, Some(gpus)),
         // A pipeline that stops reading ends other commands early. Of training nothing would be left.
         Err(Exit::Closed) => Err(Exit::Failed(anyhow!("standard output was closed before training started"))),
-        ended => ended,
+        Err(exit) => Err(exit),
     }
 }
 
@@ -116,7 +130,7 @@ fn run_to_the_end(
     inventory: Inventory,
     group: Option<&Arc<Group>>,
     screen: &Screen,
-) -> Result<ExitCode, Exit> {
+) -> Result<RunEnded, Exit> {
     let world = group.map_or(World::ALONE, |group| group.world());
     let inventory = inventory.with_world(world);
     // What is wrong with the settings and the corpus is wrong on every rank: rank 0 says it.
@@ -125,8 +139,11 @@ fn run_to_the_end(
     check_placement(typed, &inventory)?;
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     check_outputs(typed)?;
-    let (args, resolved, corpora) =
-        ranks::first_rank_first(group.map(Arc::as_ref), || prepare(typed, inventory, screen))?;
+    let prepared = ranks::first_rank_first(group.map(Arc::as_ref), || prepare(typed, inventory, screen))?;
+    let (args, resolved, corpora) = match prepared {
+        Prepared::Run(run) => *run,
+        Prepared::Ranks { gpus, count } => return Ok(RunEnded::Ranks { gpus, count }),
+    };
     let (args, plan) = (&args, &resolved.plan);
     let identity = identity(plan, &corpora);
     let init = init_checkpoint(plan, screen)?;
@@ -162,7 +179,7 @@ fn run_to_the_end(
     if !replaced.is_empty() {
         screen.warn(&replaced_text(&replaced, &files.dir.join(BAD_SAMPLES)));
     }
-    let Some(folder) = files.folder else { return Ok(ExitCode::from(code)) };
+    let Some(folder) = files.folder else { return Ok(RunEnded::Done(ExitCode::from(code))) };
     // The run is saved: a closed output is no failure any more.
     let _ = screen.print(&result_lines(&outcome, &folder, verified));
     let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
@@ -183,18 +200,30 @@ fn run_to_the_end(
         };
         let _ = screen::write_json(&totals.document(&end, plan));
     }
-    Ok(ExitCode::from(code))
+    Ok(RunEnded::Done(ExitCode::from(code)))
 }
 
-/// What a run needs before its folder is opened: its arguments with those of the demo and of `--mode auto`, the plan, the
-/// corpus.
-fn prepare(typed: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(PlanArgs, Resolved, Corpora), Exit> {
+/// What a run needs before its folder is opened.
+enum Prepared {
+    /// Its arguments with those of the demo and of `--mode auto`, the plan, the corpus.
+    Run(Box<(PlanArgs, Resolved, Corpora)>),
+    /// `--mode auto` chose these GPUs, which train together.
+    Ranks { gpus: String, count: u32 },
+}
+
+fn prepare(typed: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<Prepared, Exit> {
     let demo_args = with_demo_corpus(typed, screen)?;
     let args = demo_args.as_ref().unwrap_or(typed);
-    let auto_args = auto::choose_mode(args, screen)?;
+    let auto_args = auto::choose_mode(args, AutoScope::Ranks, screen)?;
     let args = auto_args.as_ref().unwrap_or(args);
+    let chosen = auto_args.as_ref().and_then(|args| args.settings.given_gpus(Id::Gpus));
+    if let Some(gpus) = chosen {
+        let count = num_ranks(&args.settings, &inventory.hardware);
+        let count = count.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+        return Ok(Prepared::Ranks { gpus: gpus.to_string(), count });
+    }
     let (resolved, corpora) = resolve(args, inventory, screen)?;
-    Ok((args.clone(), resolved, corpora))
+    Ok(Prepared::Run(Box::new((args.clone(), resolved, corpora))))
 }
 
 /// Opens the run folder and chooses the checkpoint to resume from. Of several ranks, rank 0 does, and the others follow.

@@ -11,7 +11,7 @@ use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_plan};
 
 use crate::args::PlanArgs;
-use crate::auto;
+use crate::auto::{self, AutoScope};
 use crate::data::{self, FoundCorpus};
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
@@ -21,7 +21,7 @@ use crate::screen::{self, Screen};
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
-    let auto_args = auto::choose_mode(typed, screen)?;
+    let auto_args = auto::choose_mode(typed, AutoScope::OneProcess, screen)?;
     let args = auto_args.as_ref().unwrap_or(typed);
     // Holds the generated corpus until the checks end.
     let folder = Scratch::new()?;

@@ -142,7 +142,7 @@ const WHY_MEASURED: &str = "--mode auto";
 
 /// Whether `--mode auto` chose the mode and its cards.
 fn is_measured(settings: &Settings) -> bool {
-    [Id::Mode, Id::ShareGpu, Id::ModelGpu]
+    [Id::Mode, Id::ShareGpu, Id::ModelGpu, Id::Gpus]
         .into_iter()
         .any(|id| settings.given(id).is_some_and(|given| given.origin == Origin::Measured))
 }

@@ -167,7 +167,7 @@ fn check_isolation(settings: &Settings, has_separate_roles: bool) -> Result<(), 
     let isolated = settings.switch(Id::EnableMemoryIsolation);
     if isolated && !has_separate_roles {
         return Err(Refusal::usage(
-            "❌ --enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu, or --gpus)",
+            "❌ --enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)",
         )
         .suggest(
             Suggestion::new("two isolated partitions on one card")
@@ -239,7 +239,7 @@ mod tests {
         check("--gpus all --mode single", "--mode single and --gpus exclude each other");
         check("--gpus all --mode cpu", "--mode cpu uses no GPU");
         check("--model-gpu GPU-8f2d", "--gpu GPU-8f2d to run everything on GPU-8f2d");
-        let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu, or --gpus)";
+        let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
         check("--enable-memory-isolation", isolation);
         check("--enable-memory-isolation --gpu 0", isolation);
         check("--data-gpu-memory 64", "--data-gpu-memory requires memory isolation");

@@ -11,6 +11,8 @@ pub struct Candidate {
     pub mode: Mode,
     /// The cards of the data and the model role; none on the CPU.
     pub cards: Option<[usize; 2]>,
+    /// The cards of all ranks, if several train together; empty otherwise.
+    pub ranks: Vec<usize>,
     /// What to plan with: the user's settings, with this mode in place of `--mode auto`.
     pub settings: Settings,
 }
@@ -29,12 +31,15 @@ pub struct CandidateSet {
 }
 
 /// The flags that say where roles run.
-const PLACES: [Id; 4] = [Id::DataGpu, Id::ModelGpu, Id::Gpu, Id::ShareGpu];
+const PLACES: [Id; 5] = [Id::DataGpu, Id::ModelGpu, Id::Gpu, Id::ShareGpu, Id::Gpus];
 
 impl Candidate {
     /// Its name in tables: `single, GPU 0`, `dual, GPU 1 to GPU 0, isolated`.
     pub fn name(&self) -> String {
         let isolated = if is_isolated(&self.settings) { ", isolated" } else { "" };
+        if !self.ranks.is_empty() {
+            return format!("data parallel, GPU {}{isolated}", listed(&self.ranks));
+        }
         match (self.mode, self.cards) {
             (Mode::Multi, Some([data, model])) => format!("dual, GPU {data} to GPU {model}{isolated}"),
             (mode, Some([card, _])) => format!("{}, GPU {card}{isolated}", mode.slug()),
@@ -44,16 +49,25 @@ impl Candidate {
 
     /// The flags that request it without measuring: `--mode single --gpu 0`.
     pub fn flags(&self) -> String {
+        if !self.ranks.is_empty() {
+            return format!("--gpus {}", listed(&self.ranks));
+        }
         flags_of(self.mode, self.cards).iter().fold(String::new(), |line, (name, value)| {
             let space = if line.is_empty() { "" } else { " " };
             format!("{line}{space}--{name} {value}").trim_end().to_owned()
         })
     }
 
+    /// Whether both run in the same mode on the same cards.
+    pub fn is_same_place(&self, other: &Candidate) -> bool {
+        (self.mode, self.cards, &self.ranks) == (other.mode, other.cards, &other.ranks)
+    }
+
     /// How many cards it uses.
     pub fn num_cards(&self) -> usize {
         match self.cards {
             None => 0,
+            Some(_) if !self.ranks.is_empty() => self.ranks.len(),
             Some([data, model]) => 1 + usize::from(data != model),
         }
     }
@@ -63,6 +77,9 @@ impl Candidate {
 /// nothing is left to try.
 pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<CandidateSet, Refusal> {
     let given = settings.without(&[Id::Mode]);
+    if let Some(gpus) = given.given_gpus(Id::Gpus) {
+        return Err(of_usage(format!("--gpus {gpus} says where to train: remove --mode auto, or remove --gpus")));
+    }
     let is_asked = PLACES.iter().any(|id| given.given(*id).is_some());
     let placed = Placement::choose(&given, hardware);
     if let Err(refusal) = &placed {
@@ -95,8 +112,12 @@ pub(crate) fn first_line(refusal: &Refusal) -> String {
     refusal.message.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned()
 }
 
-fn of_setting(error: SettingError) -> Refusal {
-    let message = format!("❌ {error}");
+pub(crate) fn of_setting(error: SettingError) -> Refusal {
+    of_usage(error.to_string())
+}
+
+fn of_usage(problem: String) -> Refusal {
+    let message = format!("❌ {problem}");
     Refusal { kind: Reason::Usage, message, demands: Vec::new(), suggestions: Vec::new() }
 }
 
@@ -125,12 +146,30 @@ fn on_cards(free: &Settings, hardware: &Hardware) -> Result<(Vec<Candidate>, Vec
             }
         }
     }
-    let tried: Vec<usize> = found.iter().flat_map(|one| one.cards.into_iter().flatten()).collect();
+    // Ranks of different cards would wait for the slowest.
+    if let Some(kind) = kinds.first().filter(|kind| kind.len() > 1 && has_static_shapes(free)) {
+        let mut ranks = kind.clone();
+        ranks.sort_unstable();
+        let settings = free.with_measured(&[("gpus", listed(&ranks))]).map_err(of_setting)?;
+        found.push(Candidate { mode: Mode::SharedGpu, cards: Some([ranks[0]; 2]), ranks, settings });
+    }
+    let tried: Vec<usize> =
+        found.iter().flat_map(|one| one.cards.into_iter().flatten().chain(one.ranks.iter().copied())).collect();
     let like = |kind: &Vec<usize>| {
         let spare: Vec<String> = kind.iter().filter(|card| !tried.contains(card)).map(usize::to_string).collect();
         (!spare.is_empty()).then(|| format!("not timed: GPU {} (same as GPU {})", spare.join(", "), kind[0]))
     };
     Ok((found, kinds.iter().filter_map(like).collect()))
+}
+
+/// Several ranks train on batches of static shapes only.
+fn has_static_shapes(settings: &Settings) -> bool {
+    settings.switch(Id::EnableStaticShapes)
+}
+
+/// `0,1,3`
+fn listed(cards: &[usize]) -> String {
+    cards.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Cards that a run may use, the ones with the most memory free first.
@@ -159,11 +198,11 @@ fn best_beside(model: usize, kind: &[usize], hardware: &Hardware) -> Option<usiz
 
 fn of_placement(given: &Settings, placement: &Placement) -> Candidate {
     let cards = placement.data.zip(placement.model).map(|(data, model)| [data, model]);
-    Candidate { mode: placement.mode, cards, settings: given.clone() }
+    Candidate { mode: placement.mode, cards, ranks: Vec::new(), settings: given.clone() }
 }
 
 fn candidate(free: &Settings, mode: Mode, cards: Option<[usize; 2]>) -> Result<Candidate, SettingError> {
-    Ok(Candidate { mode, cards, settings: free.with_measured(&flags_of(mode, cards))? })
+    Ok(Candidate { mode, cards, ranks: Vec::new(), settings: free.with_measured(&flags_of(mode, cards))? })
 }
 
 fn flags_of(mode: Mode, cards: Option<[usize; 2]>) -> Vec<(&'static str, String)> {
@@ -215,16 +254,16 @@ mod tests {
             );
         };
         check("1x24GiB", "--mode auto", &["single, GPU 0", "shared, GPU 0"], &[]);
-        check("2x24GiB", "--mode auto", &["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"], &[]);
-        check(
-            "4x24GiB",
-            "--mode auto",
-            &["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"],
-            &["not timed: GPU 2, 3 (same as GPU 0)"],
-        );
+        let pair = ["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"];
+        let with = |more: &'static str| [pair[0], pair[1], pair[2], more];
+        check("2x24GiB", "--mode auto", &with("data parallel, GPU 0,1"), &[]);
+        check("4x24GiB", "--mode auto", &with("data parallel, GPU 0,1,2,3"), &[]);
+        let exact = "--mode auto --disable-static-shapes";
+        check("4x24GiB", exact, &pair, &["not timed: GPU 2, 3 (same as GPU 0)"]);
         check("2x24GiB,hidden=1", "--mode auto", &["single, GPU 0", "shared, GPU 0"], &[]);
         let isolated = "--mode auto --enable-memory-isolation";
-        check("2x24GiB", isolated, &["shared, GPU 0, isolated", "dual, GPU 1 to GPU 0, isolated"], &[]);
+        let all = ["shared, GPU 0, isolated", "dual, GPU 1 to GPU 0, isolated", "data parallel, GPU 0,1, isolated"];
+        check("2x24GiB", isolated, &all, &[]);
     }
 
     /// So that lists of texts can be compared.

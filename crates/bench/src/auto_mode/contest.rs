@@ -125,7 +125,7 @@ impl CandidateResult {
     }
 
     fn is_of(&self, other: &Candidate) -> bool {
-        (self.candidate.mode, self.candidate.cards) == (other.mode, other.cards)
+        self.candidate.is_same_place(other)
     }
 
     /// Why it is impossible, if it is.
@@ -226,6 +226,19 @@ mod tests {
     const SINGLE: &str = "single, GPU 0";
     const SHARED: &str = "shared, GPU 0";
     const DUAL: &str = "dual, GPU 1 to GPU 0";
+    const PARALLEL: &str = "data parallel, GPU 0,1";
+
+    #[test]
+    fn data_parallel_training_is_taken_where_it_is_faster() {
+        let check = |parallel: f64, expected: &str| {
+            let (name, _) =
+                taken("2x24GiB", &[(SINGLE, &[50.0]), (SHARED, &[50.0]), (DUAL, &[50.0]), (PARALLEL, &[parallel])]);
+            assert_eq!(name, expected, "{parallel}");
+        };
+        check(90.0, PARALLEL);
+        check(50.5, SINGLE);
+        check(30.0, SINGLE);
+    }
 
     #[test]
     fn the_fastest_is_taken_and_of_equals_the_one_with_fewer_cards() {
@@ -244,9 +257,10 @@ mod tests {
     #[test]
     fn each_has_two_goes_and_the_better_counts() {
         // The first one pays for files that nobody has read yet.
-        let paces: [(&str, &[f64]); 3] = [(SINGLE, &[20.0, 60.0]), (SHARED, &[50.0]), (DUAL, &[55.0, 10.0])];
+        let paces: [(&str, &[f64]); 4] =
+            [(SINGLE, &[20.0, 60.0]), (SHARED, &[50.0]), (DUAL, &[55.0, 10.0]), (PARALLEL, &[12.0])];
         let (choice, order) = decide("2x24GiB", &[], &paces).unwrap();
-        assert_eq!(order, [SINGLE, SHARED, DUAL, DUAL, SHARED, SINGLE]);
+        assert_eq!(order, [SINGLE, SHARED, DUAL, PARALLEL, PARALLEL, DUAL, SHARED, SINGLE]);
         assert_eq!((choice.taken().candidate.name().as_str(), choice.of_best()), (SINGLE, 1.0));
     }
 
@@ -273,7 +287,7 @@ mod tests {
         assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (DUAL, 1));
         // It does not run: what there is instead is timed, and why is kept.
         let (choice, order) = decide("2x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
-        assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (SINGLE, 4), "{order:?}");
+        assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (SINGLE, 5), "{order:?}");
         assert_eq!(choice.entries[0].outcome, CandidateOutcome::Impossible("does not fit".to_owned()));
         let (choice, _) = decide("1x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), SINGLE);

@@ -10,14 +10,17 @@
 use std::path::Path;
 use std::time::Instant;
 
+use tandem_device::library::{LibraryError, Search, find_nccl};
 use tandem_device::{DeviceError, DeviceKind};
 use tandem_diagnosis::{Busy, Diagnosis, Flow, ServiceTime, Summary};
 use tandem_events::{Emitter, Record, Role, RunEvent};
-use tandem_plan::{CorpusFacts, Refusal};
+use tandem_plan::{CorpusFacts, PLACEMENT, Refusal, Settings};
+use tandem_ranks::World;
 use tandem_train::{StepLoop, TrainError};
 
-use super::candidates::{Candidate, first_line};
+use super::candidates::{Candidate, first_line, of_setting};
 use super::step_rate::{Run, StepRate, TimingLength, measure_step_rate};
+use crate::all_reduce::GradientSum;
 use crate::benchmarks::BenchError;
 use tandem_launch::EventBuffer;
 use tandem_launch::inventory::{Inventory, Resolved};
@@ -44,6 +47,9 @@ pub enum TimedRunError {
     /// It did not run.
     #[error(transparent)]
     Run(#[from] BenchError),
+    /// Nothing sums gradients on these cards.
+    #[error(transparent)]
+    Nccl(#[from] LibraryError),
 }
 
 /// The result of a timed run.
@@ -55,6 +61,8 @@ pub struct Seen {
     pub used_bytes: [u64; 2],
     /// How busy the devices were; `None` if too few steps were timed.
     pub busy: Option<Busy>,
+    /// Parameters of the model.
+    pub num_parameters: u64,
 }
 
 /// Timed runs on one corpus.
@@ -95,8 +103,37 @@ impl<'a> TimedRuns<'a> {
         self.plan(candidate).map(drop)
     }
 
-    /// Runs `candidate` for a few steps.
+    /// Runs `candidate` for a few steps. Of several ranks, one runs its share of a step, and the time to sum the gradients is
+    /// predicted from the measured bandwidth between two of the cards.
     pub fn run(&mut self, candidate: &Candidate) -> Result<Seen, TimedRunError> {
+        if candidate.ranks.len() < 2 {
+            return self.run_alone(candidate);
+        }
+        let gb_per_s = self.link_gb_per_s(&candidate.settings, [candidate.ranks[0], candidate.ranks[1]])?;
+        let mut seen = self.run_alone(candidate)?;
+        let sum = GradientSum { num_parameters: seen.num_parameters, ranks: candidate.ranks.len(), gb_per_s };
+        for rate in [&mut seen.rate.steps_per_s, &mut seen.rate.low, &mut seen.rate.high] {
+            *rate = sum.with_sum(*rate);
+        }
+        Ok(seen)
+    }
+
+    /// The measured bandwidth between two cards on which ranks of `settings` would run.
+    pub fn link_gb_per_s(&self, settings: &Settings, cards: [usize; 2]) -> Result<f64, TimedRunError> {
+        let inventory = (self.take_inventory)()?;
+        if inventory.hardware.kind == DeviceKind::Cuda {
+            find_nccl(&Search::from_env())?;
+        }
+        let [one, other] = cards.map(|card| card.to_string());
+        let pair = settings.without(&PLACEMENT).with(&[("data-gpu", one), ("model-gpu", other)]);
+        let pair = pair.map_err(|error| TimedRunError::Refused(Box::new(of_setting(error))))?;
+        let resolved = inventory.resolve(&pair, Some(self.facts));
+        let mut resolved = resolved.map_err(|refusal| TimedRunError::Refused(Box::new(refusal)))?;
+        resolved.try_transfer()?;
+        Ok(resolved.plan.transfer.mb_per_s.unwrap_or(0) as f64 / 1000.0)
+    }
+
+    fn run_alone(&mut self, candidate: &Candidate) -> Result<Seen, TimedRunError> {
         let (corpora, emitter, steps) = (self.corpora, self.emitter.clone(), self.steps);
         let resolved = self.plan(candidate)?;
         Ok(match resolved.machine.kind() {
@@ -115,7 +152,10 @@ impl<'a> TimedRuns<'a> {
         let at = match self.resolved.iter().position(|(known, _)| known == candidate) {
             Some(at) => at,
             None => {
-                let resolved = (self.take_inventory)()?.resolve(&candidate.settings, Some(self.facts));
+                let inventory = (self.take_inventory)()?;
+                let size = candidate.ranks.len().max(1) as u32;
+                let inventory = inventory.with_world(World { rank: 0, size, local_rank: 0, local_size: size });
+                let resolved = inventory.resolve(&candidate.settings, Some(self.facts));
                 let mut resolved = resolved.map_err(|refusal| TimedRunError::Refused(Box::new(refusal)))?;
                 resolved.try_transfer()?;
                 resolved.plan.feed.data_slots = resolved.plan.feed.data_slots.min(AHEAD);
@@ -167,7 +207,7 @@ fn on_devices(
     let emitter = events.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
     // The step loop is bound last, so that it drops before the arenas that own its memory.
-    let Launched { roles, mut trainer, .. } = launched;
+    let Launched { roles, mut trainer, num_parameters, .. } = launched;
     trainer.start_clock();
     let mut run = Stepping { trainer, emitter: emitter.clone(), begun: Instant::now() };
     let rate = measure_step_rate(&mut run, length)?;
@@ -175,14 +215,14 @@ fn on_devices(
     run.trainer.drain()?;
     run.trainer.stop()?;
     let busy = Diagnosis::of(&events.take()).ok().map(|diagnosis| diagnosis.busy);
-    Ok(Seen { rate, used_bytes, busy })
+    Ok(Seen { rate, used_bytes, busy, num_parameters })
 }
 
 fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result<Seen, BenchError> {
     let events = EventBuffer::new(emitter);
     let emitter = events.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
-    let Launched { roles, mut trainer, .. } = launched;
+    let Launched { roles, mut trainer, num_parameters, .. } = launched;
     let mut shapes = Vec::new();
     for _ in 0..SIMULATED_STEPS {
         shapes.extend(trainer.advance()?.map(|report| report.buckets));
@@ -200,13 +240,14 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
         rate: StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
         used_bytes,
         busy: Some(Busy { data, model, train: model }),
+        num_parameters,
     })
 }
 
 /// The pipeline by the simulated clock. Decoding time of that host is unknown.
 fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
     let plan = &resolved.plan;
-    let batches = plan.grad_accum as f64;
+    let batches = plan.local_micro_batches() as f64;
     let time = |mean_ns: f64| ServiceTime { mean_ns, std_ns: 0.0 };
     let stage = |name: &str| {
         let times: Vec<f64> = records

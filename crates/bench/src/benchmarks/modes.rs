@@ -43,10 +43,7 @@ impl ModesReport {
     /// What hard limits leave of the pace of the same mode without: of row `at`, if it has such limits.
     pub fn of_open(&self, at: usize) -> Option<f64> {
         let row = self.rows.get(at).filter(|row| row.is_isolated)?;
-        let is_same = |other: &&ModeRow| {
-            !other.is_isolated
-                && (other.candidate.mode, other.candidate.cards) == (row.candidate.mode, row.candidate.cards)
-        };
+        let is_same = |other: &&ModeRow| !other.is_isolated && other.candidate.is_same_place(&row.candidate);
         let open = self.rows.iter().find(is_same)?.rate()?;
         Some(row.rate()?.steps_per_s / open.steps_per_s)
     }
@@ -133,7 +130,7 @@ mod tests {
         ModeRow {
             candidate: candidate.clone(),
             is_isolated,
-            seen: Ok(Seen { rate: pace, used_bytes: [1, 2], busy: None }),
+            seen: Ok(Seen { rate: pace, used_bytes: [1, 2], busy: None, num_parameters: 1 }),
         }
     }
 
@@ -148,15 +145,17 @@ mod tests {
             "single, GPU 0",
             "shared, GPU 0",
             "dual, GPU 1 to GPU 0",
+            "data parallel, GPU 0,1",
             "shared, GPU 0, isolated",
             "dual, GPU 1 to GPU 0, isolated",
+            "data parallel, GPU 0,1, isolated",
         ];
         assert_eq!(names, expected);
-        let paces = [1.0, 50.0, 40.0, 60.0, 38.0, 60.0];
+        let paces = [1.0, 50.0, 40.0, 60.0, 80.0, 38.0, 60.0, 72.0];
         let rows = field.iter().zip(paces).map(|(candidate, pace)| row(candidate, pace)).collect();
         let report = ModesReport { rows, taken: None };
-        assert_eq!(report.best(), 60.0);
-        let of_open: Vec<Option<f64>> = (0..6).map(|at| report.of_open(at)).collect();
-        assert_eq!(of_open, [None, None, None, None, Some(0.95), Some(1.0)]);
+        assert_eq!(report.best(), 80.0);
+        let of_open: Vec<Option<f64>> = (0..8).map(|at| report.of_open(at)).collect();
+        assert_eq!(of_open, [None, None, None, None, None, Some(0.95), Some(1.0), Some(0.9)]);
     }
 }

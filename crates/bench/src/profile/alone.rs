@@ -58,7 +58,7 @@ pub(super) fn measure(
         counted += usize::from(number >= stock);
     }
     let feed_ns = counted_from.elapsed().as_nanos() as f64 / counted.max(1) as f64;
-    let (batches, threads) = (plan.grad_accum as f64, trainer.feed().stats().threads.max(1) as f64);
+    let (batches, threads) = (plan.local_micro_batches() as f64, trainer.feed().stats().threads.max(1) as f64);
     let records = events.take();
     let mut found: Vec<StandaloneTimes> = Stage::ALL
         .into_iter()

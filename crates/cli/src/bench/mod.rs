@@ -10,6 +10,7 @@ mod memory;
 mod modes;
 mod peers;
 mod pipeline;
+mod ranks;
 mod setup;
 mod start;
 mod step;
@@ -32,7 +33,7 @@ use self::memory::SmallestLimits;
 use self::peers::Peer;
 use self::setup::BenchSetup;
 use crate::args::{self, PlanArgs};
-use crate::auto;
+use crate::auto::{self, AutoScope};
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
 use crate::screen::{self, Screen};
@@ -49,7 +50,7 @@ const fn entry(benchmark: Benchmark, name: &'static str, about: &'static str) ->
 }
 
 /// All benchmarks, in the order they are listed.
-const BENCHMARKS: [BenchEntry; 9] = [
+const BENCHMARKS: [BenchEntry; 10] = [
     entry(
         Benchmark::Pipeline,
         "pipeline",
@@ -60,6 +61,7 @@ const BENCHMARKS: [BenchEntry; 9] = [
     entry(Benchmark::Step, "step", "one training step of the reference transformers, and where its time goes"),
     entry(Benchmark::Training, "training", "a real run against its model-only throughput and against its GEMMs alone"),
     entry(Benchmark::Modes, "modes", "every mode of this machine on one corpus, and the one --mode auto chooses"),
+    entry(Benchmark::Ranks, "ranks", "sum of the gradients of several ranks; scaling of more GPUs, predicted"),
     entry(Benchmark::Start, "start", "time to the first batch of a manifest with a million recordings"),
     entry(Benchmark::Memory, "memory", "peak memory at the smallest accepted limits, and allocations after warm-up"),
     entry(Benchmark::Verdicts, "verdicts", "whether `tandem profile` names the stage that was slowed down (for tests)"),
@@ -74,6 +76,7 @@ enum Benchmark {
     Step,
     Training,
     Modes,
+    Ranks,
     Start,
     Memory,
     Verdicts,
@@ -187,13 +190,16 @@ pub(crate) fn run(typed: &BenchArgs, screen: &Screen) -> Result<ExitCode, Exit> 
     let auto_args = match typed.benchmark {
         // Times every mode itself.
         Benchmark::Modes => None,
-        _ => auto::choose_mode(&typed.plan, screen)?.map(|plan| BenchArgs { plan, ..typed.clone() }),
+        _ => auto::choose_mode(&typed.plan, AutoScope::OneProcess, screen)?
+            .map(|plan| BenchArgs { plan, ..typed.clone() }),
     };
     let args = auto_args.as_ref().unwrap_or(typed);
     // `_folder` holds a generated corpus until the benchmark ends.
     let (setup, limits, _folder) = match args.benchmark {
         Benchmark::Memory => memory::prepare(args, screen).map(|(setup, limits)| (setup, Some(limits), None))?,
-        Benchmark::Training => training::prepare(args, screen).map(|(setup, folder)| (setup, None, Some(folder)))?,
+        Benchmark::Training | Benchmark::Ranks => {
+            training::prepare(args, screen).map(|(setup, folder)| (setup, None, Some(folder)))?
+        }
         Benchmark::Modes => modes::prepare(args, screen).map(|(setup, folder)| (setup, None, Some(folder)))?,
         _ => (BenchSetup::resolve(args, screen)?, None, None),
     };
@@ -233,6 +239,7 @@ fn measure(
         (Benchmark::Step, _) => step::measure(args, setup, screen)?,
         (Benchmark::Training, _) => training::measure(args, setup, screen)?,
         (Benchmark::Modes, _) => modes::measure(args, setup, screen)?,
+        (Benchmark::Ranks, _) => ranks::measure(args, setup, screen)?,
         (Benchmark::Verdicts, _) => verdicts::measure(args, screen)?,
         (Benchmark::Start, _) => start::measure(args, setup, screen)?,
         (Benchmark::Memory, Some(limits)) => memory::measure(args, setup, limits, screen)?,

@@ -76,6 +76,9 @@ fn show(report: &ModesReport, setup: &BenchSetup, output: &mut BenchOutput) {
     if plan.simulated {
         table.note("simulated: times are of the simulated clock, where features and step take turns on one card");
     }
+    if report.rows.iter().any(|row| !row.candidate.ranks.is_empty()) {
+        table.note(auto::RANKS_NOTE);
+    }
     table.note(
         "÷ no limits: against the same mode without hard limits (goal: ≥ 0.99); chosen: the mode --mode auto chooses",
     );
@@ -123,7 +126,8 @@ fn json_row(
     let seen = row.seen.as_ref().ok();
     json!({
         "table": "modes",
-        "mode": row.candidate.mode.slug(),
+        "mode": if row.candidate.ranks.is_empty() { row.candidate.mode.slug() } else { "data_parallel" },
+        "gpus": row.candidate.ranks,
         "name": row.candidate.name(),
         "flags": row.candidate.flags(),
         "isolated": row.is_isolated,

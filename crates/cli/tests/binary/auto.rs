@@ -29,7 +29,7 @@ fn the_modes_are_timed_and_the_table_marks_the_chosen_one() {
     in_order(
         &ran.out,
         &[
-            "--mode auto: timing 3 modes",
+            "--mode auto: timing 4 modes",
             "   single, GPU 0: ",
             "   dual, GPU 1 to GPU 0: ",
             "steps/s",
@@ -37,7 +37,8 @@ fn the_modes_are_timed_and_the_table_marks_the_chosen_one() {
             "single, GPU 0",
             "shared, GPU 0",
             "dual, GPU 1 to GPU 0",
-            "not timed: GPU 2, 3 (same as GPU 0)",
+            "data parallel, GPU 0,1,2,3",
+            "data parallel: the share of one rank is timed",
             " here: ",
         ],
     );
@@ -141,4 +142,50 @@ fn contradicting_flags_are_refused_before_anything_is_created() {
         contains(&ran.err, &[part]);
         assert!(!dir.exists(), "{line}");
     }
+}
+
+/// Flags of a run in which two ranks share the micro-batches of a step, and one GPU computes them one after the other.
+const LONG_STEPS: &str = "--model-size nano --batch-size 8 --grad-accum 4 --buffer-size 4 --max-mel-frames 200";
+
+#[test]
+fn gpus_train_together_where_that_is_faster_and_the_run_starts_so() {
+    let folder = TempFolder::new();
+    let line = format!("train --mode auto --sim 2x24GiB,nvlink {LONG_STEPS} --max-steps 3");
+    let run = |dir: &str| {
+        let command = TandemCommand::new(&line).arg("--train-data").arg(demo());
+        command.arg("--checkpoint-dir").arg(folder.path(dir)).run()
+    };
+    let ran = run("run");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    in_order(
+        &ran.out,
+        &[
+            "Using data parallel, GPU 0,1. To skip the timing: --gpus 0,1",
+            "Data parallel: 2 ranks, 4 micro-batches a step, 2 on each rank",
+            "Training finished: 3 steps",
+        ],
+    );
+    assert!(folder.path("run/ranks/1/run.jsonl").exists());
+}
+
+#[test]
+fn gpus_do_not_train_together_where_the_link_is_too_slow() {
+    // A nano model has short steps, and its gradients cross PCIe through the host.
+    let (ran, plan) = plan("--sim 2x24GiB,pcie3");
+    contains(&ran.err, &["data parallel, GPU 0,1"]);
+    assert_eq!(plan["ranks"]["size"], 1, "{ran:?}");
+}
+
+#[test]
+fn a_run_whose_micro_batches_cannot_be_shared_stays_in_one_process() {
+    let folder = TempFolder::new();
+    let line = "--sim 2x24GiB,nvlink --model-size nano --batch-size 8 --buffer-size 4 --max-mel-frames 200";
+    let run = |mode: &str, steps: u32| {
+        let command = TandemCommand::new(&format!("train {mode} {line} --max-steps {steps} --epochs 100"));
+        command.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(folder.path("run")).run()
+    };
+    assert_eq!(run("--gpu 0", 1).code, 0);
+    let ran = run("--mode auto", 2);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["has 1 micro-batch a step, which 2 ranks cannot share equally", "Resuming from step 1"]);
 }

@@ -9,7 +9,8 @@ use crate::command::{Ran, TandemCommand, contains, tandem};
 use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
-const NAMES: [&str; 9] = ["pipeline", "handoff", "mel", "step", "training", "modes", "start", "memory", "verdicts"];
+const NAMES: [&str; 10] =
+    ["pipeline", "handoff", "mel", "step", "training", "modes", "ranks", "start", "memory", "verdicts"];
 /// Flags that make a table of clips fast.
 const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
 
@@ -255,8 +256,8 @@ fn every_mode_is_run_on_one_corpus_and_one_is_chosen() {
     let rows = rows(command, "modes", true);
     let modes: Vec<(&str, bool)> =
         rows.iter().map(|row| (row["mode"].as_str().unwrap(), row["isolated"].as_bool().unwrap())).collect();
-    let open = [("cpu", false), ("single", false), ("shared", false), ("multi", false)];
-    assert_eq!(modes, [&open[..], &[("shared", true), ("multi", true)]].concat());
+    let open = [("cpu", false), ("single", false), ("shared", false), ("multi", false), ("data_parallel", false)];
+    assert_eq!(modes, [&open[..], &[("shared", true), ("multi", true), ("data_parallel", true)]].concat());
     for row in &rows {
         assert!(row["why"].is_null(), "{row}");
         assert!(["steps_per_s", "of_best", "model_mb"].iter().all(|name| row[name].as_f64().unwrap() > 0.0), "{row}");
@@ -367,4 +368,26 @@ fn events_go_to_the_run_log() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let lines = fs::read_to_string(log).unwrap();
     contains(&lines, &["\"bench pipeline\"", "\"stage\":\"features\"", "\"run_ended\""]);
+}
+
+#[test]
+fn ranks_are_summed_over_tcp_and_larger_machines_predicted() {
+    let work = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --steps 2";
+    let command =
+        |device: &str| TandemCommand::new(&format!("bench ranks {work} {device}")).arg("--train-data").arg(demo());
+    let table = |rows: Vec<Value>, name: &str| rows.into_iter().filter(|row| row["table"] == name).collect::<Vec<_>>();
+    let tcp = table(rows(command("--mode cpu"), "ranks", false), "tcp");
+    assert_eq!(tcp.iter().map(|row| row["ranks"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 4]);
+    for row in &tcp {
+        assert!(["bytes", "ms", "gb_per_s"].iter().all(|name| row[name].as_f64().unwrap() > 0.0), "{row}");
+    }
+    // Two cards have a link to measure.
+    let predicted = table(rows(command("--sim 2x24GiB,nvlink"), "ranks", true), "predicted");
+    let measured: Vec<&Value> = predicted.iter().filter(|row| row["link_measured"] == true).collect();
+    assert_eq!(measured.iter().map(|row| row["gpus"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 8, 64]);
+    for row in &predicted {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let expected = number("step_ms") / (number("step_ms") + number("sum_ms"));
+        assert!((number("efficiency") - expected).abs() < 1e-9 && expected < 1.0, "{row}");
+    }
 }
