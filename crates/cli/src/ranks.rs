@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tandem_checkpoint::{Checkpoint, Fingerprint};
+use tandem_checkpoint::{Checkpoint, Fingerprint, checkpoint_step, latest_intact};
 use tandem_device::{Communicator, DeviceKind};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
-use tandem_plan::{Plan, num_ranks};
+use tandem_plan::{Plan, Settings, num_ranks};
 use tandem_ranks::{Group, JoinOptions, RankEnvironment, RankError, World};
 
 use crate::args::PlanArgs;
@@ -46,11 +46,30 @@ pub(crate) enum RunPart {
     Supervisor(u32),
 }
 
-/// The arguments of this process, with the GPUs that `--mode auto` chose in its supervisor.
-pub(crate) fn with_chosen_gpus(args: &PlanArgs) -> Result<PlanArgs, Exit> {
-    let Ok(gpus) = std::env::var(CHOSEN_GPUS) else { return Ok(args.clone()) };
-    let settings = args.settings.without(&[Id::Mode]).with_measured(&[("gpus", gpus)])?;
+/// The arguments of this process as one of several: with the GPUs that `--mode auto` chose in its supervisor, and, when a
+/// launcher starts it again, without the flags that would throw away what the run has done since.
+pub(crate) fn arguments_of_rank(args: &PlanArgs) -> Result<PlanArgs, Exit> {
+    let mut settings = args.settings.clone();
+    if let Ok(gpus) = std::env::var(CHOSEN_GPUS) {
+        settings = settings.without(&[Id::Mode]).with_measured(&[("gpus", gpus)])?;
+    }
+    if environment()?.is_some_and(|environment| environment.restart > 0) {
+        settings = continued(&settings);
+    }
     Ok(PlanArgs { settings, ..args.clone() })
+}
+
+/// The settings of a run that continues after a restart: `--reset-training` has been done, and `--resume PATH` too, once the
+/// run has written a later checkpoint.
+fn continued(settings: &Settings) -> Settings {
+    let folder = settings.text(Id::CheckpointDir).unwrap_or_default();
+    let newest = latest_intact(&folder).ok().and_then(|found| found.checkpoint).map(|checkpoint| checkpoint.step);
+    let resumed = settings.text(Id::Resume).and_then(|path| checkpoint_step(path.as_ref()));
+    let settings = settings.without(&[Id::ResetTraining]);
+    match newest > resumed {
+        true => settings.without(&[Id::Resume]),
+        false => settings,
+    }
 }
 
 /// The part of this process, by its environment and by `--gpus`. A rank has joined the others when this returns.

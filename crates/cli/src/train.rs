@@ -100,7 +100,7 @@ enum RunEnded {
 }
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let typed = &ranks::with_chosen_gpus(typed)?;
+    let typed = &ranks::arguments_of_rank(typed)?;
     let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
     let supervise = |ranks, gpus: Option<String>| {
         let (words, max_restarts) = (own_words(), MAX_RESTARTS);

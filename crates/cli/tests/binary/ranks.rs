@@ -400,6 +400,26 @@ fn a_killed_rank_is_named_and_all_start_again_to_the_same_bits() {
 }
 
 #[test]
+fn a_restart_does_not_reset_the_run_again() {
+    let folder = TempFolder::new();
+    let (whole, dir) = (folder.path("whole"), folder.path("run"));
+    let line = format!("{SHORT} --max-steps 12 --checkpoint-every 3");
+    trained(2, &line, &whole);
+    // An earlier run, which --reset-training moves aside once.
+    trained(2, &format!("{SHORT} --max-steps 3"), &dir);
+    let reset = format!("{line} --reset-training");
+    let ran = supervised(&reset, &dir, "Wrote checkpoint-00000006", |supervisor| {
+        assert!(Command::new("kill").args(["-9", &ranks_of(supervisor)[1]]).status().unwrap().success());
+    });
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["Resuming from step "]);
+    let moved = fs::read_dir(&dir).unwrap().flatten();
+    let moved = moved.filter(|entry| entry.file_name().to_string_lossy().starts_with("previous-")).count();
+    assert_eq!(moved, 1, "{ran:?}");
+    assert_eq!(tensors(&whole, 12), tensors(&dir, 12));
+}
+
+#[test]
 fn without_restarts_the_others_end_and_the_same_command_resumes() {
     let folder = TempFolder::new();
     let (whole, dir) = (folder.path("whole"), folder.path("run"));
