@@ -39,6 +39,10 @@ pub(crate) enum AutoScope {
 
 /// The same arguments with the fastest mode in place of `--mode auto`. None without `--mode auto`.
 pub(crate) fn choose_mode(args: &PlanArgs, scope: AutoScope, screen: &Screen) -> Result<Option<PlanArgs>, Exit> {
+    if let (AutoScope::OneProcess, Some(gpus)) = (scope, args.settings.given_gpus(Id::Gpus)) {
+        let one = "this command runs one process: use --share-gpu with --gpu, which is what each rank does";
+        return Err(Exit::Usage(format!("❌ --gpus {gpus} is for `train` and `plan`; {one}")));
+    }
     if !is_requested(&args.settings) {
         return Ok(None);
     }

@@ -8,6 +8,7 @@ use tandem_plan::config::ConfigError;
 use tandem_plan::{Refusal, SettingError, refusal_json};
 
 use crate::console::Console;
+use crate::ranks;
 use crate::screen;
 use crate::style::{OutputStream, OutputStyle, with_bold_headings};
 
@@ -63,7 +64,8 @@ impl Exit {
             Exit::Closed => return ExitCode::SUCCESS,
         };
         document["simulated"] = style.simulated.into();
-        match style.json {
+        // Of several ranks, one document is printed: by rank 0, or by the supervisor.
+        match style.json && !ranks::is_one_of_several() {
             // If the document cannot be written, the exit code still reports the error.
             true => drop(screen::write_json(&document)),
             // With standard error closed there is nowhere left to report to.

@@ -63,6 +63,29 @@ impl Interrupts {
     }
 }
 
+/// Catches every signal, for a process that passes them on. None of them ends it.
+pub(crate) struct ForwardedSignals {
+    received: [Arc<AtomicBool>; 3],
+}
+
+impl ForwardedSignals {
+    pub(crate) fn listen() -> io::Result<ForwardedSignals> {
+        let received: [Arc<AtomicBool>; 3] = Default::default();
+        for (interrupt, received) in Interrupt::ALL.into_iter().zip(&received) {
+            if interrupt != Interrupt::HungUp || !is_ignored(interrupt.signal()) {
+                flag::register(interrupt.signal(), Arc::clone(received))?;
+            }
+        }
+        Ok(ForwardedSignals { received })
+    }
+
+    /// A signal that was received since the last call.
+    pub(crate) fn take(&self) -> Option<Interrupt> {
+        let mut pairs = Interrupt::ALL.into_iter().zip(&self.received);
+        pairs.find(|(_, received)| received.swap(false, Ordering::Relaxed)).map(|(interrupt, _)| interrupt)
+    }
+}
+
 /// Whether this process was started with the signal ignored. Linux lists these in `/proc`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -4,14 +4,14 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tandem_checkpoint::{Checkpoint, Fingerprint, checkpoint_step, latest_intact};
+use tandem_checkpoint::{Checkpoint, Fingerprint, RANKS};
 use tandem_device::{Communicator, DeviceKind};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
@@ -29,6 +29,10 @@ pub(crate) const SUPERVISED: &str = "TANDEM_SUPERVISED";
 pub(crate) const BY_LAUNCH: &str = "launch";
 /// Set by the supervisor if `--mode auto` chose the GPUs: its ranks do not measure again.
 pub(crate) const CHOSEN_GPUS: &str = "TANDEM_CHOSEN_GPUS";
+/// Set by the supervisor: the same for all restarts of a run.
+pub(crate) const START_ID: &str = "TANDEM_START_ID";
+/// The file that notes it.
+const STARTED: &str = "started";
 /// For tests on a machine with one GPU: ranks may share it (`--gpus 0,0`). NCCL takes them for ranks on different machines.
 const SHARE_CARDS: &str = "TANDEM_RANKS_SHARE_GPU";
 
@@ -59,31 +63,35 @@ pub(crate) fn arguments_of_rank(args: &PlanArgs) -> Result<PlanArgs, Exit> {
     Ok(PlanArgs { settings, ..args.clone() })
 }
 
-/// The settings of a run that continues after a restart: `--reset-training` has been done, and `--resume PATH` too, once the
-/// run has written a later checkpoint.
+/// The settings of a run that continues after a restart. `--reset-training` and `--resume` are left out once this start of the run
+/// has done them, and not before.
 fn continued(settings: &Settings) -> Settings {
-    let folder = settings.text(Id::CheckpointDir).unwrap_or_default();
-    let newest = latest_intact(&folder).ok().and_then(|found| found.checkpoint).map(|checkpoint| checkpoint.step);
-    let resumed = settings.text(Id::Resume).and_then(|path| checkpoint_step(path.as_ref()));
-    let settings = settings.without(&[Id::ResetTraining]);
-    match newest > resumed {
-        true => settings.without(&[Id::Resume]),
-        false => settings,
+    let folder = PathBuf::from(settings.text(Id::CheckpointDir).unwrap_or_default());
+    let done = std::fs::read_to_string(folder.join(RANKS).join(STARTED)).ok();
+    match done.is_some() && done == std::env::var(START_ID).ok() {
+        true => settings.without(&[Id::ResetTraining, Id::Resume]),
+        false => settings.clone(),
     }
+}
+
+/// Notes in the run folder that `--reset-training` and `--resume` are done: a restart must not repeat them.
+pub(crate) fn note_start(run: &Path) {
+    let Ok(id) = std::env::var(START_ID) else { return };
+    let folder = run.join(RANKS);
+    // Without the note a restart does what was typed again, and loses nothing: an earlier run is moved aside, not removed.
+    let _ = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(STARTED), id));
 }
 
 /// The part of this process, by its environment and by `--gpus`. A rank has joined the others when this returns.
 pub(crate) fn part(args: &PlanArgs, inventory: &Inventory) -> Result<RunPart, Exit> {
-    let Some(environment) = environment()? else {
+    // One rank alone is a run like any other.
+    let Some(environment) = environment()?.filter(|environment| environment.world.size > 1) else {
         let count = num_ranks(&args.settings, &inventory.hardware);
         return Ok(match count.map_err(|refusal| Exit::Refused(Box::new(refusal)))? {
             1 => RunPart::Alone,
             count => RunPart::Supervisor(count),
         });
     };
-    if environment.world.size == 1 {
-        return Ok(RunPart::Alone);
-    }
     if inventory.hardware.kind == DeviceKind::Cuda {
         restart_with_nccl_variables(&environment)?;
     }
@@ -132,6 +140,11 @@ pub(crate) fn train_command(world: World) -> String {
         true => format!("tandem launch -n {} train", world.size),
         false => "tandem train".to_owned(),
     }
+}
+
+/// Whether another process prints the result of this one: a supervisor, or rank 0.
+pub(crate) fn is_one_of_several() -> bool {
+    std::env::var_os(SUPERVISED).is_some() || other_rank().is_some()
 }
 
 /// The number of this process if it is not rank 0, for the prefix of its lines.

@@ -162,6 +162,8 @@ impl<'a> RunReporter<'a> {
     /// Ends the reports.
     pub(crate) fn finish(self) -> ReportedRun {
         self.parts.hashes.report(self.parts.screen);
+        // Ranks that write no checkpoints have not saved them before.
+        self.parts.hashes.save(self.parts.screen);
         let ReporterParts { samples, stop, .. } = self.parts;
         ReportedRun { samples, stop, last_checkpoint: self.last_checkpoint, totals: self.totals }
     }

@@ -60,7 +60,7 @@ impl OutputFlags {
 impl Screen {
     pub(crate) fn new(invocation: &Invocation, color: UseColor) -> Screen {
         let mut flags = OutputFlags::of(invocation);
-        let rank = other_rank();
+        let rank = other_rank().filter(|_| matches!(invocation, Invocation::Train(_)));
         // Rank 0 prints what all ranks would.
         flags.quiet |= rank.is_some();
         let look = Look { plain: is_plain(), simulated: flags.simulated, rank, color };

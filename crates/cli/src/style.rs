@@ -32,6 +32,8 @@ pub(crate) struct OutputStyle {
     pub(crate) json: bool,
     pub(crate) simulated: bool,
     pub(crate) color: UseColor,
+    /// The command trains: it may be one of several ranks.
+    pub(crate) trains: bool,
 }
 
 /// How lines look.
@@ -86,6 +88,7 @@ impl OutputStyle {
         let after = after.map(|(_, value)| value.to_string_lossy().into_owned());
         let joined = words.iter().filter_map(|word| Some(word.to_str()?.strip_prefix("--color=")?.to_owned()));
         OutputStyle {
+            trains: words.get(1).is_some_and(|word| word == "train"),
             json: words.iter().any(|word| word == "--json"),
             simulated: words.iter().any(is_sim),
             color: after.chain(joined).find_map(|word| UseColor::named(&word)).unwrap_or_default(),
@@ -93,7 +96,12 @@ impl OutputStyle {
     }
 
     pub(crate) fn look(self) -> Look {
-        Look { plain: is_plain(), simulated: self.simulated, rank: other_rank(), color: self.color }
+        Look {
+            plain: is_plain(),
+            simulated: self.simulated,
+            rank: other_rank().filter(|_| self.trains),
+            color: self.color,
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tandem_ranks::{RankEnvironment, Token};
 
 use crate::exit::{Exit, FAILED};
-use crate::interrupts::{Interrupt, Interrupts};
-use crate::ranks::{CHOSEN_GPUS, SUPERVISED};
+use crate::interrupts::{ForwardedSignals, Interrupt};
+use crate::ranks::{CHOSEN_GPUS, START_ID, SUPERVISED};
 use crate::screen::Screen;
 
 /// The running program, even if its file was replaced meanwhile: all ranks are of one version.
@@ -45,22 +45,27 @@ struct Ended {
     /// By rank.
     statuses: Vec<ExitStatus>,
     interrupt: Option<Interrupt>,
+    /// Which of them the supervisor ended, because another had failed. By rank.
+    ended_here: Vec<bool>,
 }
 
 impl Supervisor {
     /// Runs all ranks to their end. The exit code is rank 0's, or that of the rank that failed.
     pub(crate) fn run(&self, screen: &Screen) -> Result<ExitCode, Exit> {
-        let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
+        let signals = ForwardedSignals::listen().context("cannot listen for Ctrl-C")?;
+        let start_id = random_hex().context("cannot read random numbers")?;
         for restart in 0.. {
-            let ended = RankProcesses::start(self, restart).context("cannot start the ranks")?.wait(&interrupts)?;
+            let ended =
+                RankProcesses::start(self, restart, &start_id).context("cannot start the ranks")?.wait(&signals)?;
             let Some((rank, signal)) = ended.killed().filter(|_| ended.interrupt.is_none()) else {
-                return Ok(ended.exit_code());
+                return self.report(ended.exit_code());
             };
             if restart >= self.max_restarts {
                 let restarts = if restart == 1 { "restart".to_owned() } else { format!("{restart} restarts") };
                 return Err(Exit::Failed(anyhow!(
                     "rank {rank} was killed by signal {signal}, and the run has used its {restarts}. To resume it from \
-                     the newest checkpoint, type the same command again"
+                     the newest checkpoint, type the same command again{}",
+                    self.without_start_flags()
                 )));
             }
             let (next, most) = (restart + 1, self.max_restarts);
@@ -69,6 +74,23 @@ impl Supervisor {
             ));
         }
         unreachable!("restarts are counted")
+    }
+
+    /// Ends with this exit code. The rank that failed has printed its error; only the JSON document is left to print.
+    fn report(&self, code: u8) -> Result<ExitCode, Exit> {
+        let is_json = self.words.iter().any(|word| word == "--json");
+        let message = format!("❌ a rank ended with exit code {code}; its messages are on standard error");
+        match code {
+            1 if is_json => Err(Exit::Failed(anyhow!("{}", message.trim_start_matches("❌ ")))),
+            2 if is_json => Err(Exit::Usage(message)),
+            _ => Ok(ExitCode::from(code)),
+        }
+    }
+
+    /// What to leave out of a command line that is typed again: these flags would start the run again from there.
+    fn without_start_flags(&self) -> &'static str {
+        let starts = |word: &OsString| ["--reset-training", "--resume"].iter().any(|flag| word == flag);
+        if self.words.iter().any(starts) { " without --reset-training and --resume" } else { "" }
     }
 }
 
@@ -79,18 +101,18 @@ struct RankProcesses {
 }
 
 impl RankProcesses {
-    fn start(supervisor: &Supervisor, restart: u32) -> io::Result<RankProcesses> {
+    fn start(supervisor: &Supervisor, restart: u32, start_id: &str) -> io::Result<RankProcesses> {
         // Bound here, so that no other process can take the port before rank 0 listens.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let token = random_token()?;
+        let token = Token::new(random_hex()?).map_err(io::Error::other)?;
         let mut processes = RankProcesses { children: Vec::new() };
         let mut socket = Some(Stdio::from(OwnedFd::from(listener)));
         for rank in 0..supervisor.ranks {
             let mut command = Command::new(THIS_PROGRAM);
             command.arg0("tandem").args(&supervisor.words);
             let environment = RankEnvironment::local(rank, supervisor.ranks, port, restart, Some(token.clone()));
-            command.envs(environment.variables()).env(SUPERVISED, supervisor.command);
+            command.envs(environment.variables()).env(SUPERVISED, supervisor.command).env(START_ID, start_id);
             command.envs(supervisor.gpus.iter().map(|gpus| (CHOSEN_GPUS, gpus)));
             // A group of its own: Ctrl-C in a terminal reaches the supervisor alone, which forwards it once.
             command.process_group(0).stdin(socket.take().unwrap_or_else(Stdio::null));
@@ -100,21 +122,25 @@ impl RankProcesses {
     }
 
     /// Waits for all of them. Forwards signals; ends those that outlive another for too long.
-    fn wait(mut self, interrupts: &Interrupts) -> Result<Ended, Exit> {
+    fn wait(mut self, signals: &ForwardedSignals) -> Result<Ended, Exit> {
         let mut interrupt = None;
         let mut first_end: Option<Instant> = None;
+        let mut ended_here = vec![false; self.children.len()];
         loop {
             let statuses = self.statuses().context("cannot wait for the ranks")?;
             if statuses.iter().all(Option::is_some) {
-                return Ok(Ended { statuses: statuses.into_iter().flatten().collect(), interrupt });
+                return Ok(Ended { statuses: statuses.into_iter().flatten().collect(), interrupt, ended_here });
             }
-            if interrupt.is_none() {
-                interrupt = interrupts.seen();
-                interrupt.iter().for_each(|interrupt| self.send(&statuses, signal_of(*interrupt)));
+            // Every one of them: the second Ctrl-C ends ranks at once.
+            if let Some(signal) = signals.take() {
+                self.send(&statuses, signal_of(signal));
+                interrupt = Some(signal);
             }
-            if statuses.iter().flatten().any(|status| !status.success()) {
+            // A run that stops on request takes as long as its checkpoint.
+            if interrupt.is_none() && statuses.iter().flatten().any(|status| !status.success()) {
                 let since = *first_end.get_or_insert_with(Instant::now);
                 if since.elapsed() > LONGEST_END {
+                    ended_here.iter_mut().zip(&statuses).for_each(|(ended, status)| *ended |= status.is_none());
                     self.send(&statuses, Signal::KILL);
                 }
             }
@@ -148,19 +174,22 @@ impl Drop for RankProcesses {
 }
 
 impl Ended {
-    /// The first rank that a signal has ended, and the signal.
+    /// The first rank that somebody else's signal has ended, and the signal.
     fn killed(&self) -> Option<(usize, i32)> {
-        self.statuses.iter().enumerate().find_map(|(rank, status)| Some((rank, status.signal()?)))
+        let others =
+            self.statuses.iter().zip(&self.ended_here).enumerate().filter(|(_, (_, ended_here))| !**ended_here);
+        others.map(|(rank, (status, _))| (rank, status)).find_map(|(rank, status)| Some((rank, status.signal()?)))
     }
 
-    /// Rank 0's exit code. If that is 0, the first other one.
-    fn exit_code(&self) -> ExitCode {
+    /// The exit code of the first rank that failed; of those that stopped on request, if none did; else 0.
+    fn exit_code(&self) -> u8 {
         let code = |status: &ExitStatus| match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,
             (None, Some(signal)) => 128 + signal as u8,
             (None, None) => FAILED,
         };
-        ExitCode::from(self.statuses.iter().map(code).find(|code| *code != 0).unwrap_or(0))
+        let codes: Vec<u8> = self.statuses.iter().map(code).filter(|code| *code != 0).collect();
+        codes.iter().find(|code| **code < 128).or(codes.first()).copied().unwrap_or(0)
     }
 }
 
@@ -172,11 +201,11 @@ fn signal_of(interrupt: Interrupt) -> Signal {
     }
 }
 
-/// 128 random bits: other users of the machine cannot join the run.
-fn random_token() -> io::Result<Token> {
+/// 128 random bits. As a token: other users of the machine cannot join the run.
+fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Token::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()).map_err(io::Error::other)
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The command line of this process, without the program.

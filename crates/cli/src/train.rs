@@ -13,7 +13,7 @@ use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, RecordingHashes};
 use tandem_launch::inventory::{Inventory, Resolved};
-use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, identity};
+use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, agree, identity};
 use tandem_launch::samples::{SampleSentence, SampleWriter};
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
@@ -100,18 +100,18 @@ enum RunEnded {
 }
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let typed = &ranks::arguments_of_rank(typed)?;
-    let inventory = pair_checks::survey(typed).context("cannot read the GPUs")?;
+    let args = &ranks::arguments_of_rank(typed)?;
+    let inventory = pair_checks::survey(args).context("cannot read the GPUs")?;
     let supervise = |ranks, gpus: Option<String>| {
         let (words, max_restarts) = (own_words(), MAX_RESTARTS);
         Supervisor { ranks, words, max_restarts, command: "train", gpus }.run(screen)
     };
-    let group = match ranks::part(typed, &inventory)? {
+    let group = match ranks::part(args, &inventory)? {
         RunPart::Supervisor(ranks) => return supervise(ranks, None),
         RunPart::Rank(group) => Some(group),
         RunPart::Alone => None,
     };
-    let ended = run_to_the_end(typed, inventory, group.as_ref(), screen);
+    let ended = run_to_the_end(args, typed, inventory, group.as_ref(), screen);
     if let (Some(group), Err(exit)) = (&group, &ended) {
         // The others would wait for this rank.
         group.abort(&exit.to_string());
@@ -125,8 +125,10 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     }
 }
 
+/// `shown` are the arguments as they were typed, for messages.
 fn run_to_the_end(
     typed: &PlanArgs,
+    shown: &PlanArgs,
     inventory: Inventory,
     group: Option<&Arc<Group>>,
     screen: &Screen,
@@ -147,6 +149,10 @@ fn run_to_the_end(
     let (args, plan) = (&args, &resolved.plan);
     let identity = identity(plan, &corpora);
     let init = init_checkpoint(plan, screen)?;
+    if let Some(group) = group {
+        // Before anything is moved aside.
+        agree(group, plan, &corpora).map_err(exit_of_launch)?;
+    }
     let (files, checkpoint) = open_files(args, plan, &corpora, &identity, group, screen)?;
     if let (Some(checkpoint), Some(_)) = (&checkpoint, &init) {
         screen
@@ -182,7 +188,7 @@ fn run_to_the_end(
     let Some(folder) = files.folder else { return Ok(RunEnded::Done(ExitCode::from(code))) };
     // The run is saved: a closed output is no failure any more.
     let _ = screen.print(&result_lines(&outcome, &folder, verified));
-    let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
+    let _ = screen.progress(&farewell(&outcome, plan, shown, &text_to_synthesize(&corpora)));
     if typed.json {
         let end = RunEnd {
             exit_code: code,
@@ -263,8 +269,9 @@ fn open_files(
     let rank = group.world().rank;
     let rank_folder = RankFolder::create(&run, rank).map_err(|error| exit_of("--checkpoint-dir", error))?;
     let log = match &args.run_log {
-        Some(path) => path.with_extension(format!("rank{rank}.jsonl")),
-        None => rank_folder.new_log().context("cannot write the run log")?,
+        // A device or a pipe is not one of several files.
+        Some(path) if !path.exists() || path.is_file() => path.with_extension(format!("rank{rank}.jsonl")),
+        _ => rank_folder.new_log().context("cannot write the run log")?,
     };
     Ok((RunFiles { folder: None, dir: rank_folder.into_path(), log }, checkpoint))
 }
@@ -338,6 +345,15 @@ fn resolve(args: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(Re
     Ok((resolved, corpus.corpora))
 }
 
+fn exit_of_launch(error: LaunchError) -> Exit {
+    match error {
+        LaunchError::Train(error @ TrainError::ForeignInit { .. }) => exit_of("--init-from", error),
+        LaunchError::Train(TrainError::Ranks(error)) => exit_of_ranks(error),
+        LaunchError::Train(error) => exit_of("the run cannot start", error),
+        other => Exit::Failed(other.into()),
+    }
+}
+
 /// Wrong usage (exit code 2) or a failure (exit code 1).
 pub(crate) fn exit_of(flag: &str, error: impl Into<TrainError>) -> Exit {
     let error = error.into();
@@ -393,12 +409,7 @@ fn train(
         .map(|setup| setup.with_recordings(hashes.wrap(Arc::new(FromFiles))).with_ranks(group.cloned()))
         .and_then(|setup| setup.launch(&mut on_progress));
     printed?;
-    let (launched, warm) = launched.map_err(|error| match error {
-        LaunchError::Train(error @ TrainError::ForeignInit { .. }) => exit_of("--init-from", error),
-        LaunchError::Train(TrainError::Ranks(error)) => exit_of_ranks(error),
-        LaunchError::Train(error) => exit_of("the run cannot start", error),
-        other => Exit::Failed(other.into()),
-    })?;
+    let (launched, warm) = launched.map_err(exit_of_launch)?;
     let cached_from_epoch = launched.cached_from_epoch(plan);
     // The trainer is bound last, so that it is dropped before the arenas it uses.
     let Launched { roles, schedule, model, num_parameters, validation, init, mut trainer } = launched;
@@ -459,6 +470,9 @@ fn train(
         DeviceKind::Cpu => None,
         _ => Some(Sampler::start(&resolved.machine, &roles, emitter).context("cannot sample the process's memory")?),
     };
+    if let Some(folder) = &files.folder {
+        ranks::note_start(folder.path());
+    }
     screen.set_silent(false);
     if let Some(group) = group {
         group.set_collective_timeout(Duration::from_secs(plan.rank_timeout_s));

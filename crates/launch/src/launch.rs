@@ -109,7 +109,9 @@ impl Launched {
     /// a cache.
     pub fn cached_from_epoch(&self, plan: &Plan) -> Option<u64> {
         let next = self.trainer.feed().state().next;
-        (plan.cache.spec != CacheSpec::None).then(|| next.epoch + 1 + u64::from(next.k > 0))
+        // Each of several ranks reads another part of an epoch: none of them has met every recording after one.
+        let is_cached = plan.cache.spec != CacheSpec::None && plan.world.size == 1;
+        is_cached.then(|| next.epoch + 1 + u64::from(next.k > 0))
     }
 }
 
@@ -353,7 +355,9 @@ impl<'a> Setup<'a> {
         let say = RefCell::new(say);
         let mut phase =
             |phase| startup_lines(&plan, phase).iter().for_each(|line| (say.borrow_mut())(LaunchProgress::Line(line)));
-        self.agree()?;
+        if let Some(group) = &self.ranks {
+            agree(group, &self.plan, &self.corpora)?;
+        }
         phase(StartupPhase::Configuring);
         let roles = self.reserve(&mut phase)?;
         let feed = self.start_feed(&roles)?;
@@ -373,25 +377,6 @@ impl<'a> Setup<'a> {
         phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan, emitter)?;
         Ok((launched, warm))
-    }
-
-    /// Compares what decides the result of the run with the other ranks.
-    fn agree(&self) -> Result<(), LaunchError> {
-        let Some(group) = &self.ranks else { return Ok(()) };
-        let identity = identity(&self.plan, &self.corpora);
-        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let mut facts: Vec<(String, String)> =
-            identity.facts().map(|(name, value)| (name.to_owned(), text(value))).collect();
-        facts.push(("feature arithmetic".to_owned(), self.plan.arithmetic.arithmetic.name().to_owned()));
-        facts.push(("learning rate".to_owned(), self.plan.training.peak_lr.to_string()));
-        facts.push(("validation set".to_owned(), self.corpora.validation.rows.len().to_string()));
-        if let Some(schedule) = schedule_of(&self.plan, &self.corpora) {
-            facts.push(("steps".to_owned(), schedule.total_steps.to_string()));
-            facts.push(("checkpoint every".to_owned(), format!("{:?}", schedule.checkpoint_every)));
-        }
-        let step = self.from.as_ref().map_or(0, |(_, state)| state.step);
-        facts.push(("first step".to_owned(), step.to_string()));
-        group.agree("settings", &facts).map_err(|error| LaunchError::Train(error.into()))
     }
 
     /// Opens the plan's cards and reserves the memory of both roles.
@@ -564,6 +549,23 @@ impl<'a> Setup<'a> {
             emitter: self.emitter.clone(),
         }
     }
+}
+
+/// Compares what decides the result of a run with the other ranks. Every rank gets the same error, with the first difference.
+pub fn agree(group: &Group, plan: &Plan, corpora: &Corpora) -> Result<(), LaunchError> {
+    let identity = identity(plan, corpora);
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut facts: Vec<(String, String)> =
+        identity.facts().map(|(name, value)| (name.to_owned(), text(value))).collect();
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+    add("feature arithmetic", plan.arithmetic.arithmetic.name().to_owned());
+    add("learning rate", plan.training.peak_lr.to_string());
+    add("validation set", corpora.validation.rows.len().to_string());
+    if let Some(schedule) = schedule_of(plan, corpora) {
+        add("steps", schedule.total_steps.to_string());
+        add("steps between checkpoints", schedule.checkpoint_every.map_or("the default".to_owned(), |n| n.to_string()));
+    }
+    group.agree("settings", &facts).map_err(|error| LaunchError::Train(error.into()))
 }
 
 /// The longest wait for all ranks to join a communicator: they have just compared their settings.

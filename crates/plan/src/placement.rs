@@ -218,9 +218,20 @@ pub fn num_ranks(settings: &Settings, hardware: &Hardware) -> Result<u32, Refusa
 /// The card of this rank: the one of `gpus` with the rank's number on this machine.
 fn card_of_rank(gpus: &GpuList, hardware: &Hardware) -> Result<Choice, Refusal> {
     let (cards, world) = (named_cards(gpus, hardware)?, hardware.world);
-    match cards.get(world.local_rank as usize) {
+    if matches!(gpus, GpuList::Named(_)) && world.size > 1 && cards.len() > world.local_size as usize {
+        return Err(Refusal::usage(format!(
+            "❌ --gpus {gpus} names {} GPUs, and this machine runs {} ranks: start as many ranks as GPUs",
+            cards.len(),
+            world.local_size
+        ))
+        .suggest(Suggestion::new("one GPU for each rank").set(Id::Gpus, SettingValue::Gpus(GpuList::All))));
+    }
+    // A launcher that shows each rank one GPU has chosen it.
+    let is_chosen = cards.len() == 1 && *gpus == GpuList::All && hardware.visibility.is_some();
+    match cards.get(if is_chosen { 0 } else { world.local_rank as usize }) {
         Some(card) => {
-            let why = format!("--gpus {gpus}: GPU {card}, {world}");
+            let asked = if hardware.world.size > 1 { String::new() } else { format!("--gpus {gpus}: ") };
+            let why = format!("{asked}GPU {card}, {world}");
             Ok(Choice { mode: Mode::SharedGpu, data: Some(*card), model: Some(*card), why })
         }
         None => Err(too_few_for_ranks(cards.len(), hardware)),
@@ -249,7 +260,9 @@ fn too_few_for_ranks(found: usize, hardware: &Hardware) -> Refusal {
     let ranks = hardware.world.local_size;
     let message = match found {
         0 => format!("❌ --gpus needs a GPU\n   {}", no_device(hardware)),
-        _ => format!("❌ This machine runs {ranks} ranks, usable GPUs: {found}. Start as many ranks as GPUs"),
+        _ => format!(
+            "❌ This machine runs {ranks} ranks, usable GPUs: {found}. Start as many ranks as GPUs; a launcher that gives each rank one GPU of its own hides the others"
+        ),
     };
     Refusal::new(Reason::TooFewGpus, message + &numbers_line(hardware)).suggest(on_the_cpu())
 }

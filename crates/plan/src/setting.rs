@@ -651,7 +651,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: 86_400 },
         default: DefaultValue::Fixed("600"),
-        help: "Seconds that the ranks of a run wait for one that does not answer; then all of them end with its name",
+        help: "Seconds that ranks wait for one that does not answer; then the run ends with an error that names it",
     },
     Setting {
         id: Id::ShareGpu,

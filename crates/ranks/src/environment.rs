@@ -22,6 +22,9 @@ const LOOPBACK: &str = "127.0.0.1";
 const SLURM_FIRST_PORT: u16 = 20_000;
 const SLURM_NUM_PORTS: u64 = 10_000;
 
+/// Steps from this number on are Slurm's own: batch scripts, interactive shells.
+const SLURM_SPECIAL_STEPS: u64 = 0xFFFF_FFF0;
+
 /// The place of a process among the ranks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
@@ -107,8 +110,8 @@ impl RankEnvironment {
         let has = |name: &str| get(name).is_some();
         let (launcher, names) = if has("RANK") && has("WORLD_SIZE") {
             (Launcher::Torchrun, TORCHRUN)
-        // Only `srun` sets the step: the script of a batch job runs once, and is no rank although it has a number.
-        } else if has("SLURM_STEP_ID")
+        // A step of `srun`. The script of a batch job and an interactive shell run once, although they have a rank's number.
+        } else if get("SLURM_STEP_ID").and_then(|id| id.parse::<u64>().ok()).is_some_and(|id| id < SLURM_SPECIAL_STEPS)
             && has("SLURM_PROCID")
             && number(&get, "SLURM_NTASKS")?.is_some_and(|tasks| tasks > 1)
         {

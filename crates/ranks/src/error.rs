@@ -102,7 +102,7 @@ pub enum RankError {
 
     /// Ranks are alive and did not take part in a collective in time.
     #[error(
-        "{} did not reach {what} within {}: the program hangs there, or is far slower than other ranks",
+        "{} did not reach {what} within {}: the program hangs, or is far slower than other ranks",
         ranks_text(ranks),
         seconds(*waited)
     )]
@@ -117,7 +117,7 @@ pub enum RankError {
 
     /// A fact differs between ranks.
     #[error(
-        "the ranks do not agree in {what}: {fact} is {found} on rank {rank} and {expected} on rank 0. Start every rank \
+        "the ranks have different {what}: {fact} is {found} on rank {rank} and {expected} on rank 0. Start every rank \
          with the same settings and files"
     )]
     Different {

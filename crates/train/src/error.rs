@@ -85,7 +85,7 @@ pub enum TrainError {
     Ranks(#[from] tandem_ranks::RankError),
 
     /// Another rank has no batches any more. What was trained until then is saved if possible.
-    #[error("rank {rank} cannot prepare batches any more, and says why in its own messages\n   {}", saved_text(saved))]
+    #[error("rank {rank} cannot prepare batches any more; its own message says why\n   {}", saved_text(saved))]
     RankFailed {
         /// The rank.
         rank: usize,

@@ -110,7 +110,7 @@ impl Ranks {
         let step = mine.step;
         self.waited_ns = 0;
         let mine = mine.to_bytes();
-        let notices = self.timed(|group| Ok(group.all_gather("step", &mine)?))?;
+        let notices = self.timed(|group| Ok(group.all_gather("the next step", &mine)?))?;
         let notices: Vec<StepNotice> = notices.iter().map(|bytes| StepNotice::read(bytes)).collect::<Result<_, _>>()?;
         if let Some((rank, other)) = notices.iter().enumerate().find(|(_, notice)| notice.step != step) {
             let (own, found) = (self.world().rank, other.step);
@@ -135,13 +135,13 @@ impl Ranks {
             return Ok(communicator.all_reduce(session.stream(), gradients, BUCKET_BYTES)?);
         }
         let mut gradients: Vec<f32> = session.read_span(ParameterSpan::Gradients)?;
-        self.timed(|group| Ok(group.all_reduce("gradients", &mut gradients)?))?;
+        self.timed(|group| Ok(group.all_reduce("the sum of gradients", &mut gradients)?))?;
         Ok(session.write_span(ParameterSpan::Gradients, &gradients)?)
     }
 
     /// Replaces the loss sums of this rank's batches by those of the whole step.
     pub(crate) fn reduce_losses(&mut self, sums: &mut [f32]) -> Result<(), TrainError> {
-        self.timed(|group| Ok(group.all_reduce("losses", sums)?))
+        self.timed(|group| Ok(group.all_reduce("the losses of a step", sums)?))
     }
 
     /// Checks that all ranks are at `step` with the same `weights`, and gathers the replacements of all of them.
@@ -153,7 +153,7 @@ impl Ranks {
     ) -> Result<Replacements, TrainError> {
         let mine = CheckpointNotice { step, weights, replacements };
         let bytes = serde_json::to_vec(&mine).map_err(|error| unreadable(&error))?;
-        let all = self.timed(|group| Ok(group.all_gather("checkpoint", &bytes)?))?;
+        let all = self.timed(|group| Ok(group.all_gather("the checkpoint", &bytes)?))?;
         let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(|error| unreadable(&error));
         let notices: Vec<CheckpointNotice> = all.iter().map(read).collect::<Result<_, _>>()?;
         let states: Vec<(u64, &str)> = notices.iter().map(|notice| (notice.step, notice.weights.as_str())).collect();
@@ -199,6 +199,12 @@ impl Ranks {
         let summed = session.stream().device().event()?;
         session.stream().record(&summed)?;
         self.wait_for(|longest| Ok(summed.synchronize_within(longest)?))
+    }
+
+    /// Waits until all ranks have ended their work: a rank that ended earlier would look to a launcher as if it had failed, and
+    /// rank 0 may still be writing.
+    pub(crate) fn meet_at_end(&mut self) -> Result<(), TrainError> {
+        self.timed(|group| Ok(group.barrier("the end of the run")?))
     }
 
     fn timed<T>(&mut self, collective: impl FnOnce(&Group) -> Result<T, TrainError>) -> Result<T, TrainError> {

@@ -128,6 +128,7 @@ fn train(
     if writer.last_step < step_loop.step() {
         writer.write(step_loop, validation.as_ref(), listener)?;
     }
+    step_loop.meet_at_end()?;
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
@@ -139,10 +140,10 @@ fn save_and_end(
 ) -> Result<SavedStep, TrainError> {
     drain(step_loop, listener)?;
     let step = step_loop.step();
-    if writer.last_step == step {
-        return Ok(SavedStep { step, path: writer.last_path.clone() });
+    if writer.last_step < step {
+        writer.write(step_loop, None, listener)?;
     }
-    writer.write(step_loop, None, listener)?;
+    step_loop.meet_at_end()?;
     Ok(SavedStep { step, path: writer.last_path.clone() })
 }
 

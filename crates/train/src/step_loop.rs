@@ -257,9 +257,9 @@ impl StepLoop {
         self.ranks.as_ref().map(Ranks::agreed)
     }
 
-    /// Whether this process writes the files of the run: rank 0.
-    pub fn is_first_rank(&self) -> bool {
-        self.ranks.as_ref().is_none_or(|ranks| ranks.world().rank == 0)
+    /// Waits until all ranks have ended their work. Nothing to wait for with one rank.
+    pub(crate) fn meet_at_end(&mut self) -> Result<(), TrainError> {
+        self.ranks.as_mut().map_or(Ok(()), Ranks::meet_at_end)
     }
 
     /// Queues one step. Returns the report of an earlier one once enough steps are queued.

@@ -281,7 +281,7 @@ fn a_rank_with_other_settings_ends_the_run_with_the_difference() {
     };
     for ran in Ranks::start((0..2).map(command).collect()).wait() {
         assert_eq!(ran.code, 2, "{ran:?}");
-        contains(&ran.err, &["the ranks do not agree in settings", "on rank 1 and ", "on rank 0"]);
+        contains(&ran.err, &["the ranks have different settings", "on rank 1 and ", "on rank 0"]);
     }
 }
 
@@ -357,7 +357,7 @@ pub(crate) fn a_rank_that_hangs_is_named_after_the_timeout() {
     assert!(stopped.success());
     let ended = first.wait();
     assert_eq!(ended[0].code, 1, "{ended:?}");
-    contains(&ended[0].err, &["rank 1 did not reach step within "]);
+    contains(&ended[0].err, &["rank 1 did not reach the next step within "]);
 }
 
 /// Starts a supervised run, and calls `then` with the supervisor's process id once a line has `part`.
@@ -413,10 +413,73 @@ fn a_restart_does_not_reset_the_run_again() {
     });
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["Resuming from step "]);
-    let moved = fs::read_dir(&dir).unwrap().flatten();
-    let moved = moved.filter(|entry| entry.file_name().to_string_lossy().starts_with("previous-")).count();
-    assert_eq!(moved, 1, "{ran:?}");
+    assert_eq!(moved_aside(&dir), 1, "{ran:?}");
     assert_eq!(tensors(&whole, 12), tensors(&dir, 12));
+}
+
+/// Runs that were moved aside in a run folder.
+fn moved_aside(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).unwrap().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("previous-")).count()
+}
+
+#[test]
+fn a_reset_that_was_not_done_yet_is_done_after_the_restart() {
+    let folder = TempFolder::new();
+    let (whole, dir) = (folder.path("whole"), folder.path("run"));
+    let line = format!("{SHORT} --max-steps 6 --checkpoint-every 3");
+    trained(2, &line, &whole);
+    trained(2, &format!("{SHORT} --max-steps 9"), &dir);
+    // Killed while the model is created: the run must not continue the one that it was asked to move aside.
+    let ran = supervised(&format!("{line} --reset-training"), &dir, "Creating model", |supervisor| {
+        assert!(Command::new("kill").args(["-9", &ranks_of(supervisor)[1]]).status().unwrap().success());
+    });
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(moved_aside(&dir) >= 1 && !dir.join("checkpoint-00000009").exists());
+    assert_eq!(tensors(&whole, 6), tensors(&dir, 6));
+}
+
+#[test]
+fn a_second_ctrl_c_ends_all_ranks_at_once() {
+    let folder = TempFolder::new();
+    // A step that takes minutes: the first signal waits for its end.
+    let mut command = launched(2, &format!("{SHORT} --max-steps 5"), &folder.path("run")).into_std();
+    command.env("TANDEM_FAULT", "slow:step:100000").stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("Model training starting now")));
+    let ranks = ranks_of(child.id());
+    let interrupted =
+        || assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    interrupted();
+    // The ranks have it: each of them notes a caught signal, and the supervisor passes the next one on.
+    eventually(|| {
+        interrupted();
+        let running = ranks.iter().filter(|rank| is_running(rank)).count();
+        if running == 0 { Ok(()) } else { Err(format!("{running} ranks still run")) }
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn of_several_ranks_one_document_is_printed() {
+    let folder = TempFolder::new();
+    let ran = launched(2, &format!("{SHORT} --max-steps 2 --json"), &folder.path("run")).run();
+    assert_eq!((ran.code, &ran.json()["steps"]), (0, &2.into()), "{ran:?}");
+    // Three ranks cannot share four utterances.
+    let refused = launched(3, "--mode cpu --model-size nano --batch-size 4 --json", &folder.path("other")).run();
+    assert_eq!((refused.code, &refused.json()["code"]), (2, &2.into()), "{refused:?}");
+    contains(&refused.err, &["--grad-accum 3 must divide --batch-size 4"]);
+}
+
+#[test]
+fn variables_of_a_launcher_change_no_other_command() {
+    let plan = |variables: &[(&str, &str)]| {
+        let command = TandemCommand::new("plan --sim 1x24GiB --model-size nano");
+        variables.iter().fold(command, |command, (name, value)| command.env(name, value)).run().out
+    };
+    let rank = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+    assert_eq!(plan(&rank), plan(&[]));
 }
 
 #[test]
@@ -534,6 +597,9 @@ fn flags_that_contradict_several_ranks_are_refused_with_something_to_type() {
     check("--gpus 0,SIM-00000000-0000-0000-0000-000000006000", &["names GPU 0 twice"]);
     check("--gpus 0,0", &["names GPU 0 twice"]);
     check("--gpus all --disable-static-shapes", &["--disable-static-shapes is for one process"]);
+    let ran = tandem("validate --sim 2x24GiB --model-size nano --gpus all");
+    assert_eq!(ran.code, 2, "{ran:?}");
+    contains(&ran.err, &["--gpus all is for `train` and `plan`"]);
     let ran = tandem("plan --sim 2x24GiB --model-size nano --gpus all --batch-size 4");
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["--grad-accum raised from 1 to 2: 2 ranks share"]);

@@ -31,6 +31,8 @@ pub struct BadSamples {
     path: Option<PathBuf>,
     max_fraction: f64,
     samples_per_epoch: usize,
+    /// Ranks that share an epoch.
+    ranks: usize,
     state: Mutex<State>,
 }
 
@@ -88,7 +90,12 @@ impl BadSamples {
     pub fn new(path: Option<PathBuf>, max_fraction: f64, samples_per_epoch: usize) -> Result<BadSamples, FeedError> {
         let list = path.as_deref().map(ListFile::open).transpose()?;
         let state = State { known: Vec::new(), positions: HashMap::new(), epochs: BTreeMap::new(), list };
-        Ok(BadSamples { path, max_fraction, samples_per_epoch, state: Mutex::new(state) })
+        Ok(BadSamples { path, max_fraction, samples_per_epoch, ranks: 1, state: Mutex::new(state) })
+    }
+
+    /// The same for one of `ranks` ranks, which meets its part of an epoch: it may have its part of the bad samples.
+    pub fn of_ranks(self, ranks: u32) -> BadSamples {
+        BadSamples { ranks: ranks.max(1) as usize, ..self }
     }
 
     /// Counts and lists a bad sample. The reason of its first report is the one that is listed.
@@ -124,16 +131,18 @@ impl BadSamples {
         self.lock().list.as_ref().and_then(ListFile::write_error)
     }
 
-    /// How many an epoch may have. The small addend is for rounded products: 0.07 * 100 is not 7.
+    /// How many an epoch may have. The small addend is for rounded products: 0.07 * 100 is not 7. A part is rounded up: bad
+    /// samples are not spread evenly.
     fn max_bad(&self) -> usize {
-        (self.max_fraction * self.samples_per_epoch as f64 + 1e-6).floor() as usize
+        let of_all = (self.max_fraction * self.samples_per_epoch as f64 + 1e-6).floor() as usize;
+        of_all.div_ceil(self.ranks)
     }
 
     fn too_many(&self, state: &State, epoch: u64) -> TooManyBad {
         let met = state.epochs.get(&epoch);
         TooManyBad {
             bad: met.map_or(0, BTreeSet::len),
-            of: self.samples_per_epoch,
+            of: self.samples_per_epoch.div_ceil(self.ranks),
             epoch,
             max_fraction: self.max_fraction,
             list: met.into_iter().flatten().take(MAX_SHOWN).map(|position| state.known[*position].clone()).collect(),

@@ -31,11 +31,11 @@ impl LoadContext {
         }
         let messages = messages.clone();
         let per_epoch = input.order.num_samples() - input.order.sitting_out(0).len();
-        let per_epoch = per_epoch.div_ceil(input.shard.world.max(1) as usize);
         Ok(LoadContext {
             cache: Cache::open(&spec.cache, move |message| messages.push(message))?,
             pitches: CachedPitches::new(&input.plan),
-            bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?,
+            bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?
+                .of_ranks(input.shard.world),
             resumed: spec.from.replacements.clone(),
             made: Mutex::default(),
             input,

@@ -202,9 +202,13 @@ fn every_rank_has_a_card_of_its_own_for_both_roles() {
     check("", 1, 1);
     assert_eq!(choose("--mode cpu", &gpus(4, 24).with_world(rank(1))).unwrap().mode, Mode::Cpu);
     assert_eq!(choose("", &cpu_only().with_world(rank(1))).unwrap().mode, Mode::Cpu);
+    // A launcher has shown the rank one card.
+    let shown = choose("", &restricted(4, &[2]).with_world(rank(1))).unwrap();
+    assert_eq!((shown.data, shown.model), (Some(2), Some(2)));
     // Fewer cards than ranks, and flags for one process.
     for (line, part) in [
         ("--gpus 2", "This machine runs 2 ranks, usable GPUs: 1"),
+        ("--gpus 0,1,2", "--gpus 0,1,2 names 3 GPUs, and this machine runs 2 ranks"),
         ("--gpu 1", "This is rank 5 of 8: each rank has a GPU of its own"),
         ("--data-gpu 0 --model-gpu 1", "each rank has a GPU of its own"),
         ("--share-gpu", "each rank has a GPU of its own"),

@@ -146,7 +146,9 @@ fn slurm_describes_a_rank_by_its_lists() {
 
 #[test]
 fn one_task_of_slurm_and_the_script_of_a_batch_job_are_no_ranks() {
-    assert!(read(&changed(SLURM_VARS, &[("SLURM_STEP_ID", "")])).unwrap().is_none());
+    for step in ["", "4294967290", "4294967291"] {
+        assert!(read(&changed(SLURM_VARS, &[("SLURM_STEP_ID", step)])).unwrap().is_none(), "{step}");
+    }
     assert!(read(&changed(SLURM_VARS, &[("SLURM_NTASKS", "1")])).unwrap().is_none());
     assert!(read(&changed(SLURM_VARS, &[("SLURM_PROCID", "")])).unwrap().is_none());
 }

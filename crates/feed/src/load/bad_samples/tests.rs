@@ -104,6 +104,19 @@ fn more_than_the_allowed_share_is_an_error() {
 }
 
 #[test]
+fn a_rank_may_have_its_part_of_the_bad_samples_and_at_least_one_if_any_are_allowed() {
+    let check = |ranks: u32, allowed: u32| {
+        let bad = BadSamples::new(None, 0.05, 150).unwrap().of_ranks(ranks);
+        (0..allowed).for_each(|index| report(&bad, 0, index).unwrap());
+        let error = report(&bad, 0, allowed).unwrap_err();
+        assert_eq!(error.of, 150_usize.div_ceil(ranks as usize), "{ranks} ranks");
+    };
+    check(1, 7);
+    check(2, 4);
+    check(8, 1);
+}
+
+#[test]
 fn the_message_has_the_count_the_samples_and_the_list() {
     let folder = FeedFolder::new("bad_message");
     let path = folder.path().join("bad_samples.jsonl");
