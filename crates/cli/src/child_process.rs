@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
 /// The running program, even if its file was replaced meanwhile: both ends are of one version.
-const THIS_PROGRAM: &str = "/proc/self/exe";
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// How long a process may take to end, by itself or when it is killed. One that hangs inside the kernel cannot be killed: it
 /// is left behind.
 const LONGEST_END: Duration = Duration::from_secs(2);

@@ -19,8 +19,9 @@ use tandem_plan::{Plan, Settings, num_ranks};
 use tandem_ranks::{Group, JoinOptions, RankEnvironment, RankError, World};
 
 use crate::args::PlanArgs;
+use crate::child_process::THIS_PROGRAM;
 use crate::exit::Exit;
-use crate::supervisor::{THIS_PROGRAM, own_words};
+use crate::supervisor::own_words;
 use crate::train::exit_of;
 
 /// Set by the supervisor for its ranks: the command that started it.
@@ -163,7 +164,7 @@ fn inherited_listener() -> io::Result<TcpListener> {
 /// The version and a hash of the program: ranks of different builds need not compute the same bits.
 fn version() -> io::Result<String> {
     let mut fingerprint = Fingerprint::new();
-    fingerprint.take_bytes(&std::fs::read("/proc/self/exe")?);
+    fingerprint.take_bytes(&std::fs::read(THIS_PROGRAM)?);
     Ok(format!("{} ({})", env!("CARGO_PKG_VERSION"), fingerprint.hex()))
 }
 

@@ -15,13 +15,12 @@ use anyhow::{Context as _, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
 use tandem_ranks::{RankEnvironment, Token};
 
+use crate::child_process::THIS_PROGRAM;
 use crate::exit::{Exit, FAILED};
 use crate::interrupts::{ForwardedSignals, Interrupt};
 use crate::ranks::{CHOSEN_GPUS, START_ID, SUPERVISED};
 use crate::screen::Screen;
 
-/// The running program, even if its file was replaced meanwhile: all ranks are of one version.
-pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// How often a run is started again by default.
 pub(crate) const MAX_RESTARTS: u32 = 3;
 /// How long ranks may take to end after one of them has: they notice within seconds, and close their cards.
