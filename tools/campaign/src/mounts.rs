@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A file system that is busy for longer is in use by somebody else.
+const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A mounted tmpfs.
 #[derive(Debug)]
@@ -17,8 +21,19 @@ impl MountedFolder {
     }
 
     /// Changes its options, such as `size=400m` or `ro`.
+    ///
+    /// A file system with a file that is open for writing does not become read-only. Ours are closed, but another thread that
+    /// starts a command at this moment may hold a copy of them until its child calls exec: such a refusal is asked again.
     pub(crate) fn remount(&self, options: &str) -> Result<(), String> {
-        mount(&["-o", &format!("remount,{options}")], &self.0)
+        let started = Instant::now();
+        loop {
+            match mount(&["-o", &format!("remount,{options}")], &self.0) {
+                Err(reason) if reason.contains("busy") && started.elapsed() < BUSY_DEADLINE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -61,5 +76,19 @@ mod tests {
         fs::write(disk.path("large"), vec![1; 1 << 20]).unwrap();
         drop(disk);
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_becomes_read_only_once_its_last_writer_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let Ok(disk) = MountedFolder::tmpfs(&folder.path().join("disk"), "size=64k") else { return };
+        let open = fs::File::create(disk.path("open")).unwrap();
+        assert!(mount(&["-o", "remount,ro"], &disk.0).unwrap_err().contains("busy"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| disk.remount("ro"));
+            drop(open);
+            waiting.join().unwrap().unwrap();
+        });
+        assert!(fs::write(disk.path("new"), "x").is_err());
     }
 }
