@@ -1,6 +1,7 @@
 //! What the tests of several crates share.
 
 mod numbers;
+pub mod object_server;
 mod skip;
 mod wav;
 
