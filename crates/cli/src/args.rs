@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tandem_device::SimSpec;
 use tandem_plan::setting::{SETTINGS, Setting, SettingKind};
 use tandem_plan::{Origin, Settings, config};
+use tandem_storage::redact;
 
 use crate::bench;
 use crate::check_pair;
@@ -98,7 +99,8 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
         retired_flags::answer(error, &words).or_else(|| unknown_flag::explain(error, &words, &tree))
     };
     let matches = with_pages.try_get_matches_from(&words).map_err(|error| match error.use_stderr() {
-        true => Exit::Usage(explained(&error).unwrap_or_else(|| error.to_string())),
+        // It quotes words of the command line, and one of them may be a URL with a password.
+        true => Exit::Usage(redact(&explained(&error).unwrap_or_else(|| error.to_string()))),
         false => Exit::Text(error.to_string().trim_start_matches('\n').to_owned()),
     })?;
     match matches.subcommand() {
@@ -153,6 +155,12 @@ fn plan_args(matches: &ArgMatches) -> Result<PlanArgs, Exit> {
 /// Passes the text of one setting to the plan, which parses it.
 fn read_setting(setting: &'static Setting, matches: &ArgMatches, settings: &mut Settings) -> Result<(), Exit> {
     // Not every command takes every setting.
+    if setting.takes_several() {
+        if let Some(texts) = matches.try_get_many::<String>(setting.flag).ok().flatten() {
+            settings.set_all(setting.flag, &texts.collect::<Vec<_>>(), Origin::Flag)?;
+        }
+        return Ok(());
+    }
     if setting.value_name().is_some() {
         if let Some(text) = matches.try_get_one::<String>(setting.flag).ok().flatten() {
             settings.set(setting.flag, text, Origin::Flag)?;
@@ -227,6 +235,8 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
     let arg = arg.help_heading(heading).value_hint(hint(setting.kind));
     match (setting.value_name(), setting.bare_value()) {
         (Some(name), Some(bare)) => vec![arg.value_name(name).num_args(0..=1).default_missing_value(bare)],
+        // What follows a name and begins with a dash is the next flag.
+        (Some(name), None) if setting.takes_several() => vec![arg.value_name(name).num_args(1..)],
         // A negative number is a value, not a flag: the plan refuses it with its own message.
         (Some(name), None) => vec![values_of(setting.kind, arg).value_name(name).allow_hyphen_values(true)],
         (None, _) => {
@@ -268,7 +278,7 @@ impl TypedValueParser for SuggestedWords {
 /// What a shell completes the value with.
 fn hint(kind: SettingKind) -> ValueHint {
     match kind {
-        SettingKind::Path => ValueHint::AnyPath,
+        SettingKind::Path | SettingKind::Sources => ValueHint::AnyPath,
         _ => ValueHint::Unknown,
     }
 }
@@ -311,4 +321,56 @@ pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
 pub(crate) fn path(name: &'static str, help: &'static str) -> Arg {
     let arg = Arg::new(name).long(name).value_name("FILE").value_hint(ValueHint::AnyPath);
     arg.value_parser(clap::value_parser!(PathBuf)).help(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_plan::setting::Id;
+
+    use super::*;
+
+    fn parse_words(words: &[&str]) -> Result<Invocation, String> {
+        let words = [&["tandem"], words].concat().into_iter().map(OsString::from).collect();
+        parse(words).map_err(|exit| match exit {
+            Exit::Usage(text) => text,
+            Exit::Refused(refusal) => refusal.to_string(),
+            _ => "another kind of exit".to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_flag_for_data_takes_all_names_up_to_the_next_flag() {
+        let check = |words: &[&str], train: &[&str], val: &[&str]| {
+            let Ok(Invocation::Plan(args)) = parse_words(words) else { panic!("{words:?}") };
+            assert_eq!(
+                (args.settings.texts(Id::TrainData), args.settings.texts(Id::ValData)),
+                (
+                    train.iter().map(|name| (*name).to_owned()).collect(),
+                    val.iter().map(|name| (*name).to_owned()).collect(),
+                )
+            );
+            assert_eq!(args.settings.given_count(Id::BatchSize), Some(8), "{words:?}");
+        };
+        check(&["plan", "--train-data", "a", "b", "--batch-size", "8"], &["a", "b"], &[]);
+        check(&["plan", "--batch-size=8", "--val-data", "v", "w", "--train-data=a"], &["a"], &["v", "w"]);
+        check(&["plan", "--data-path", "s3://b/{0..9}.tar", "--batch-size", "8"], &["s3://b/{0..9}.tar"], &[]);
+    }
+
+    #[test]
+    fn an_error_has_no_secrets() {
+        let url = "https://anna:SECRET@host/a.tar?sig=SECRET";
+        for words in
+            [&["plan", url][..], &["plan", "--seed", url], &["plan", "--train-data", "a", "--lexicon", url, url]]
+        {
+            let Err(text) = parse_words(words) else { panic!("{words:?}") };
+            assert!(text.contains("https://…@host/a.tar?…") && !text.contains("SECRET"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_benchmark_behind_data_is_refused_with_its_place() {
+        let Err(text) = parse_words(&["bench", "--train-data", "voice", "handoff"]) else { panic!("accepted") };
+        assert!(text.contains("tandem bench handoff --train-data"), "{text}");
+        assert!(parse_words(&["bench", "handoff", "--train-data", "voice", "other"]).is_ok());
+    }
 }

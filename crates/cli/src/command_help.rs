@@ -136,6 +136,12 @@ static COMMANDS: &[CommandHelp] = &[
         &[],
         ["tandem corpus check voice", "tandem corpus check voice --exclude-ids held-out.txt --json"],
     ),
+    help("corpus index", &[], ["tandem corpus index 'shards/*.tar'", "tandem corpus index voice --json"]),
+    help(
+        "corpus pack",
+        &[],
+        ["tandem corpus pack voice -o shards", "tandem corpus pack voice -o tables --format parquet --shard-mb 64"],
+    ),
     help("corpus demo", &[], ["tandem corpus demo -o demo", "tandem corpus demo --minutes 2 --voices 2 -o two-voices"]),
     help(
         "corpus features",

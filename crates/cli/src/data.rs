@@ -10,16 +10,19 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex, SpeakerPattern};
-use tandem_feed::{FeedError, TrainingSet, TrainingSetOptions, language_hints, scan_lengths};
+use tandem_feed::{
+    FeedError, OpenedCorpus, TrainingSet, TrainingSetOptions, language_hints, open_corpus, scan_lengths,
+};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
 use tandem_launch::launch::{Corpora, ValidationUtterances};
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Settings, quoted, training_set_options};
+use tandem_plan::{CorpusFacts, Settings, parse_columns, training_set_options};
+use tandem_storage::Storage;
 
 use crate::args::PlanArgs;
 use crate::corpus::check::lengths_folder;
-use crate::corpus::silence_decoder_panics;
+use crate::corpus::{shown_names, silence_decoder_panics};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
@@ -51,11 +54,13 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
     let settings = &args.settings;
     let Some(name) = settings.text(Id::TrainData) else { return Ok(None) };
     silence_decoder_panics();
-    let train = read(args, screen, Id::TrainData, &name)?;
+    // One for both corpora: they share connections and credentials.
+    let storage = Storage::default();
+    let train = read(args, screen, Id::TrainData, &storage)?;
     let mut validation_dataset = None;
     let (rows, mut validation_rows) = match settings.text(Id::ValData) {
-        Some(name) => {
-            let validation = read(args, screen, Id::ValData, &name)?;
+        Some(_) => {
+            let validation = read(args, screen, Id::ValData, &storage)?;
             let rows = validation.eval_rows();
             warn_of_overlap(&train, &validation, &rows, screen);
             validation_dataset = Some(Arc::new(validation));
@@ -76,6 +81,7 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
     }
     let mut facts = CorpusFacts::of(name, &training_set);
     (facts.num_validation, facts.num_excluded, facts.rejected) = (validation_rows.len(), num_excluded, rejected);
+    facts.is_remote = training_set.dataset().is_remote();
     let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
     let corpora =
         Corpora { train: Arc::new(training_set), validation: ValidationUtterances { dataset, rows: validation_rows } };
@@ -126,16 +132,36 @@ fn warn_of_overlap(train: &Dataset, validation: &Dataset, rows: &[SampleIndex], 
     }
 }
 
-/// Reads the lists of a corpus and measures the recordings whose length they do not give.
-fn read(args: &PlanArgs, screen: &Screen, id: Id, name: &str) -> Result<Dataset, Exit> {
-    let exclude_ids = args.settings.text(Id::ExcludeIds).map(PathBuf::from);
-    let pattern = args.settings.text(Id::SpeakerIdPattern);
+/// Reads the lists and shards of a corpus and measures the recordings whose length they do not give.
+fn read(args: &PlanArgs, screen: &Screen, id: Id, storage: &Storage) -> Result<Dataset, Exit> {
+    let settings = &args.settings;
+    let usage = |error: String| Exit::Usage(format!("❌ {error}"));
+    let pattern = settings.text(Id::SpeakerIdPattern);
     let speaker_pattern = pattern.as_deref().map(SpeakerPattern::parse).transpose();
-    let speaker_pattern = speaker_pattern.map_err(|error| Exit::Usage(format!("❌ {error}")))?;
-    let options = OpenOptions { speaker_pattern, exclude_ids };
-    let dataset = Dataset::open(name, &options).map_err(|error| not_opened(&error, id, &options))?;
+    let columns = settings.text(Id::Columns).as_deref().map(parse_columns).transpose();
+    let options = OpenOptions {
+        speaker_pattern: speaker_pattern.map_err(|error| usage(error.to_string()))?,
+        exclude_ids: settings.text(Id::ExcludeIds).map(PathBuf::from),
+        columns: columns.map_err(|error| usage(format!("--columns: {error}")))?.unwrap_or_default(),
+        storage: storage.clone(),
+        index_folder: index_folder()
+            .or_else(|| run_folder(settings).is_dir().then(|| run_folder(settings).join("shards"))),
+    };
+    let flag = id.setting().flag;
+    let names = settings.texts(id);
+    let opened = open_shards(&names, &options, screen).map_err(|error| not_opened(error, id, &options))?;
+    if let Some(error) = &opened.index_error {
+        screen.warn(&format!("--{flag}: the index of its shards is not stored: {error}"));
+    }
+    if args.verbose && (opened.num_scanned > 0 || opened.num_indexed > 0) {
+        screen.progress(&format!("--{flag}: {}", describe_index(&opened)))?;
+    }
+    let dataset = opened.dataset;
+    if settings.text(Id::Columns).is_some() && !dataset.has_columns() {
+        screen.warn(&format!("--columns has no effect: {} has no columns", dataset.format().title()));
+    }
     if !dataset.not_read().is_empty() {
-        let (flag, taken, others) = (id.setting().flag, dataset.describe(), dataset.not_read().join(", "));
+        let (taken, others) = (dataset.describe(), dataset.not_read().join(", "));
         screen.warn(&format!("--{flag}: read as {taken}; not read: {others}"));
     }
     let found = dataset.problems().to_vec();
@@ -153,11 +179,10 @@ fn read(args: &PlanArgs, screen: &Screen, id: Id, name: &str) -> Result<Dataset,
     }
     let num_problems = found.len() + scanned.problems.len();
     if num_problems > 0 {
-        let (flag, path) = (id.setting().flag, quoted(name));
-        screen.warn(&format!("--{flag}: {num_problems} problems; to list them: tandem corpus check {path}"));
+        let shown = shown_names(&names);
+        screen.warn(&format!("--{flag}: {num_problems} problems; to list them: tandem corpus check {shown}"));
     }
     if args.verbose {
-        let flag = id.setting().flag;
         let run = run_folder(&args.settings);
         let saved = match is_writable {
             true => format!("lengths saved in {}", folder.display()),
@@ -196,15 +221,56 @@ fn survey(dataset: Dataset, rows: &[SampleIndex], options: &TrainingSetOptions) 
     })
 }
 
-fn not_opened(error: &CorpusError, id: Id, options: &OpenOptions) -> Exit {
-    let id = match error {
-        CorpusError::Read { path, .. } if Some(path) == options.exclude_ids.as_ref() => Id::ExcludeIds,
+/// Opens a corpus, with progress while its shards are scanned.
+pub(crate) fn open_shards(names: &[String], options: &OpenOptions, screen: &Screen) -> Result<OpenedCorpus, FeedError> {
+    let mut ticker = None;
+    open_corpus(names, options, host_facts().cores.min(MAX_SCANNERS), |progress| {
+        let ticker = ticker.get_or_insert_with(|| screen.ticker("Indexing shards"));
+        ticker.show(progress.done, progress.total);
+    })
+}
+
+/// What opening did about shards, in words.
+pub(crate) fn describe_index(opened: &OpenedCorpus) -> String {
+    let OpenedCorpus { num_indexed, num_scanned, num_measured, num_decoded, .. } = opened;
+    let decoded = match num_decoded {
+        0 => String::new(),
+        _ => format!(", {num_decoded} of them by decoding, because their headers have no length"),
+    };
+    let measured = match num_measured {
+        0 => String::new(),
+        _ => format!("; measured {num_measured} recordings{decoded}"),
+    };
+    format!("{num_indexed} shards from the index, {num_scanned} scanned{measured}")
+}
+
+/// Where indexes of shards are stored: the user's cache, never the dataset. None for a user without a home.
+pub(crate) fn index_folder() -> Option<PathBuf> {
+    lengths_folder().map(|folder| folder.with_file_name("shards"))
+}
+
+fn not_opened(error: FeedError, id: Id, options: &OpenOptions) -> Exit {
+    let id = match &error {
+        FeedError::Corpus(CorpusError::Read { path, .. }) if Some(path) == options.exclude_ids.as_ref() => {
+            Id::ExcludeIds
+        }
         _ => id,
     };
     let flag = id.setting().flag;
+    if is_failure(&error) {
+        return Exit::Failed(anyhow::Error::new(error).context(format!("--{flag}")));
+    }
     let help = match id {
         Id::ExcludeIds => "Expected: a text file with one id per line",
         _ => "For a demo corpus: tandem corpus demo -o DIR",
     };
     Exit::Usage(format!("❌ --{flag}: {error}\n   {help}"))
+}
+
+/// Whether the world failed, rather than the command that was typed.
+pub(crate) fn is_failure(error: &FeedError) -> bool {
+    match error {
+        FeedError::Corpus(error) => error.is_exhausted() || matches!(error, CorpusError::Shard { .. }),
+        _ => true,
+    }
 }

@@ -66,7 +66,7 @@ fn row(id: Id) -> (FlagGroup, Scope) {
     use FlagGroup::{Data, Devices, Model, Output, Pipeline};
     use Scope::{Plans, Runs};
     match id {
-        Id::TrainData | Id::ValData | Id::ExcludeIds | Id::SpeakerIdPattern => (Data, Plans),
+        Id::TrainData | Id::ValData | Id::ExcludeIds | Id::SpeakerIdPattern | Id::Columns => (Data, Plans),
         Id::Lang | Id::Phonemizer | Id::Lexicon | Id::Harakat => (Data, Plans),
         Id::MaxTextLength | Id::MaxMelFrames | Id::MaxBadFraction | Id::FeatureArithmetic => (Data, Plans),
         Id::ModelSize | Id::BatchSize | Id::GradAccum | Id::OptimizationLevel | Id::MixedPrecision => (Model, Plans),
@@ -78,7 +78,7 @@ fn row(id: Id) -> (FlagGroup, Scope) {
         Id::RankTimeout => (Devices, Runs),
         Id::Mode | Id::Gpu | Id::DataGpu | Id::ModelGpu | Id::ShareGpu => (Devices, Plans),
         Id::EnableMemoryIsolation | Id::DataGpuMemory | Id::ModelGpuMemory => (Devices, Plans),
-        Id::NumWorkers | Id::BufferSize | Id::PrefetchBufferSize | Id::Cache => (Pipeline, Plans),
+        Id::NumWorkers | Id::BufferSize | Id::PrefetchBufferSize | Id::Cache | Id::ReadAheadMb => (Pipeline, Plans),
         Id::Transfer | Id::VerifyTransfers | Id::ModelStartDelay | Id::EnableStaticShapes => (Pipeline, Plans),
         // Measured lengths are in the run folder, and `doctor` reports its last run.
         Id::CheckpointDir => (Output, Plans),

@@ -176,9 +176,10 @@ impl HelpPage {
 impl Entry {
     fn of(arg: &Arg) -> Entry {
         let value = match (arg.get_value_names(), arg.get_num_args()) {
-            (Some([name, ..]), Some(count)) if count.takes_values() => match count.min_values() {
-                0 => format!(" [<{name}>]"),
-                _ => format!(" <{name}>"),
+            (Some([name, ..]), Some(count)) if count.takes_values() => match (count.min_values(), count.max_values()) {
+                (0, _) => format!(" [<{name}>]"),
+                (_, 1) => format!(" <{name}>"),
+                _ => format!(" <{name}>..."),
             },
             _ => String::new(),
         };
@@ -189,7 +190,7 @@ impl Entry {
             // A positional argument.
             (None, None) => match arg.is_required_set() {
                 true => value.trim_start().to_owned(),
-                false => format!("[{}]", value.trim_matches([' ', '<', '>'])),
+                false => format!("[{}]", value.trim_start().replace(['<', '>'], "")),
             },
         };
         let heading = match (arg.is_positional(), arg.get_help_heading()) {

@@ -11,6 +11,7 @@ use tandem_checkpoint::RUN_FILE;
 use tandem_corpus::{EXTENSIONS, LISTS};
 use tandem_files::open_regular;
 use tandem_plan::setting::Id;
+use tandem_storage::{ObjectLocation, Storage};
 
 use crate::args::PlanArgs;
 use crate::exit::Exit;
@@ -64,9 +65,9 @@ impl OutputGuard {
     /// The guard of a command with the settings of a run.
     pub(crate) fn of(args: &PlanArgs) -> OutputGuard {
         let path = |id| args.settings.text(id).map(PathBuf::from);
-        let mut inputs: Vec<PathBuf> =
-            [Id::ExcludeIds, Id::TrainData, Id::ValData].into_iter().filter_map(path).collect();
-        inputs.extend(args.config.clone());
+        let data = [Id::TrainData, Id::ValData].into_iter().flat_map(|id| args.settings.texts(id));
+        let mut inputs: Vec<PathBuf> = data.flat_map(|name| local_files(&name)).collect();
+        inputs.extend(path(Id::ExcludeIds).into_iter().chain(args.config.clone()));
         OutputGuard { overwrite: args.overwrite, inputs, own_run: path(Id::CheckpointDir) }
     }
 
@@ -108,6 +109,14 @@ impl OutputGuard {
     }
 }
 
+/// The files of this machine that a name of data stands for. What is in an object store is no output, and is not asked for.
+fn local_files(name: &str) -> Vec<PathBuf> {
+    let is_local = ObjectLocation::parse(name).is_ok_and(|location| location.path().is_some());
+    // A pattern that stands for nothing is refused when the corpus is opened.
+    let found = if is_local { Storage::default().expand(name).unwrap_or_default() } else { Vec::new() };
+    found.iter().filter_map(|location| location.path().map(Path::to_owned)).collect()
+}
+
 /// Whether the file is a list of a corpus, or a recording below one.
 fn is_in_corpus(file: &Path) -> bool {
     if file.file_name().is_some_and(|name| LISTS.iter().any(|list| name == *list)) {
@@ -128,6 +137,23 @@ mod tests {
             Err(Exit::Usage(text)) => text,
             Err(_) => panic!("another kind of exit"),
         }
+    }
+
+    #[test]
+    fn every_file_that_a_pattern_stands_for_is_an_input() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a-0.tar", "a-1.tar", "b.tar"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = |prefix: &str, name: &str| -> Vec<String> {
+            let files = local_files(&format!("{prefix}{}/{name}", folder.path().display()));
+            files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(found("", "a-*.tar"), ["a-0.tar", "a-1.tar"]);
+        assert_eq!(found("", "a-{0..1}.tar"), ["a-0.tar", "a-1.tar"]);
+        assert_eq!(found("file://", "b.tar"), ["b.tar"]);
+        assert_eq!(found("", "c-*.tar"), [""; 0]);
+        assert_eq!(local_files("s3://bucket/*.tar"), [""; 0].map(PathBuf::from));
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! Which recordings the folders of a corpus hold: every folder listed once, instead of four questions per row.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use tandem_storage::{ObjectLocation, Storage};
 
 use crate::locator::{EXTENSIONS, without_extension};
 
 /// File names by folder, listed when first asked for.
 pub(crate) struct AudioFolder {
-    root: PathBuf,
+    root: ObjectLocation,
+    storage: Storage,
     /// The folder of the recordings in `root`: `wavs/`.
     prefix: String,
     listings: HashMap<String, Listing>,
@@ -21,7 +24,12 @@ struct Listing {
 impl AudioFolder {
     /// Of the recordings in the folder `prefix` (`wavs/`) of `root`.
     pub(crate) fn new(root: &Path, prefix: &str) -> Self {
-        Self { root: root.to_owned(), prefix: prefix.to_owned(), listings: HashMap::new() }
+        Self::stored(ObjectLocation::file(root), prefix, Storage::default())
+    }
+
+    /// The same for a folder of an object store.
+    pub(crate) fn stored(root: ObjectLocation, prefix: &str, storage: Storage) -> Self {
+        Self { root, storage, prefix: prefix.to_owned(), listings: HashMap::new() }
     }
 
     /// The key of the recording of `id`: in the folder of the recordings, or where the id says when it names folders
@@ -72,7 +80,10 @@ impl AudioFolder {
     fn listing(&mut self, folder: &str) -> &Listing {
         // Looked up twice, because `entry` would want an owned name for every row.
         if !self.listings.contains_key(folder) {
-            let listing = Listing::read(&self.root.join(folder));
+            let listing = match self.root.path() {
+                Some(root) => Listing::read(&root.join(folder)),
+                None => Listing::fetch(&self.storage, &self.root.join(folder)),
+            };
             self.listings.insert(folder.to_owned(), listing);
         }
         &self.listings[folder]
@@ -95,6 +106,17 @@ impl Listing {
             }
         }
         Listing { names, error: None }
+    }
+
+    fn fetch(storage: &Storage, folder: &ObjectLocation) -> Listing {
+        match storage.list(folder) {
+            Ok(found) => {
+                let names = found.iter().map(|(location, _)| location.name());
+                let names = names.filter(|name| without_extension(name).len() < name.len()).map(Into::into).collect();
+                Listing { names, error: None }
+            }
+            Err(error) => Listing { names: HashSet::new(), error: Some(error.to_string()) },
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::{report_unreadable, speaker_of};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
-use crate::sample::{NewRow, Samples, Subset};
+use crate::sample::{NewRow, Samples, Subset, check_name};
 use crate::speaker::SpeakerPattern;
 
 /// Where the recordings are.
@@ -159,6 +159,7 @@ fn push(
     if id.is_empty() {
         return Err((ProblemKind::EmptyId, format!("no path in {}", excerpt(text))));
     }
+    check_name(path)?;
     let sentence = field(columns.sentence, "sentence")?;
     if sentence.is_empty() {
         return Err((ProblemKind::EmptyText, format!("`{}` says nothing", excerpt(id))));
@@ -177,6 +178,7 @@ fn push(
         duration_s: None,
         part,
         line,
+        address: None,
     });
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tandem_files::open_bounded;
 use tandem_random::keyed;
+use tandem_storage::{ObjectLocation, Storage};
 
 use crate::audio_folder::AudioFolder;
 use crate::common_voice::BadHeader;
@@ -15,8 +16,14 @@ use crate::error::CorpusError;
 use crate::format::{CorpusLayout, Format, endings};
 use crate::index::Length;
 use crate::ljspeech::ColumnOrder;
+use crate::locator::Store;
+use crate::opening::{CorpusOpening, MixedDataset};
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
 use crate::sample::{Sample, SampleIndex, Samples, Subset};
+use crate::sharded::cuts;
+use crate::sharded::segment::ScannedShard;
+use crate::sharded::source::{ColumnNames, ShardSource, open_list as open_stored_list};
+use crate::sources::StoredLists;
 use crate::speaker::SpeakerPattern;
 use crate::{common_voice, exclude, ljspeech, manifest, text_files, vctk};
 
@@ -27,6 +34,12 @@ pub struct OpenOptions {
     pub speaker_pattern: Option<SpeakerPattern>,
     /// A list of ids that neither train nor evaluate.
     pub exclude_ids: Option<PathBuf>,
+    /// Columns of tables, where they are not the usual ones.
+    pub columns: ColumnNames,
+    /// The way to files and objects. Clones share connections.
+    pub storage: Storage,
+    /// The folder of the indexes of shards. Without one, shards are scanned every time.
+    pub index_folder: Option<PathBuf>,
 }
 
 /// A corpus that was read. Every line of its lists is a sample, or a problem that names it.
@@ -55,33 +68,178 @@ pub struct Split {
 }
 
 impl Dataset {
-    /// Reads the corpus at `path`, a folder or a list; `format.rs` says which format it is taken for.
+    /// Reads the corpus at `path`: a folder, a list, a pattern of shards or a URL. `format.rs` and `sources.rs` say which format
+    /// it is taken for.
     ///
     /// Cost: one pass over the lists, and one listing of each folder of recordings; where texts are files, all of them are
-    /// read. Of a manifest's recordings none is looked at (see [`Dataset::missing_audio`]). Memory: the letters and 56
-    /// bytes a row. Fails when `path` is no corpus, or when a list cannot be read; what is wrong with rows is in
+    /// read. Of a manifest's recordings none is looked at (see [`Dataset::missing_audio`]). Shards are scanned here, one after
+    /// the other and without measuring recordings: [`CorpusOpening`] leaves that to the caller's threads. Memory: the letters
+    /// and 64 bytes a row. Fails when `path` is no corpus, or when a list cannot be read; what is wrong with rows is in
     /// [`Dataset::problems`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Dataset, CorpusError> {
-        let path = path.as_ref();
-        let layout = CorpusLayout::of(path)?;
+        let name = path.as_ref().to_str().map(str::to_owned);
+        let Some(name) = name else {
+            // Names in lists are text, and so are patterns and URLs: this can only be a folder or a list.
+            return Dataset::read_local(path.as_ref(), &CorpusLayout::of(path.as_ref())?, options)?.finished(options);
+        };
+        let mut opening = CorpusOpening::begin(&[name], options)?;
+        for (number, shard) in opening.pending() {
+            let scanned = shard.scan(None)?;
+            opening.add(number, scanned);
+        }
+        opening.finish()
+    }
+
+    /// Reads lists and folders of this machine.
+    pub(crate) fn read_local(
+        path: &Path,
+        layout: &CorpusLayout,
+        options: &OpenOptions,
+    ) -> Result<Dataset, CorpusError> {
         let root = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-        let mut dataset = Dataset {
-            path: path.to_owned(),
-            format: layout.format,
-            audio: layout.audio.clone(),
-            not_read: layout.not_read.clone(),
-            samples: Samples::new(root.to_owned()),
+        let mut dataset = Dataset::new(path.to_owned(), layout.format, Samples::new(root.to_owned()));
+        (dataset.audio, dataset.not_read) = (layout.audio.clone(), layout.not_read.clone());
+        dataset.read(root, layout, options)?;
+        Ok(dataset)
+    }
+
+    /// Reads lists through storage.
+    pub(crate) fn read_stored(lists: &StoredLists, options: &OpenOptions) -> Result<Dataset, CorpusError> {
+        let StoredLists { format, lists, root, audio } = lists;
+        let store = Store::of(root, &options.storage);
+        let path = PathBuf::from(lists.first().map_or_else(|| root.to_string(), |(list, _)| list.location.to_string()));
+        let mut dataset = Dataset::new(path, *format, Samples::of_store(store));
+        dataset.audio.clone_from(audio);
+        let mut folder = AudioFolder::stored(root.clone(), audio, options.storage.clone());
+        let pattern = options.speaker_pattern.as_ref();
+        let Dataset { samples, problems, .. } = &mut dataset;
+        for (list, part) in lists {
+            let file: Arc<Path> = Path::new(&list.location.to_string()).into();
+            samples.begin_file(Arc::clone(&file));
+            let mut findings = Findings { file, list: problems };
+            let lines = open_stored_list(&options.storage, list)?;
+            let read = match format {
+                Format::LhotseCuts => cuts::read(lines, pattern, samples, &mut findings),
+                Format::Manifest => manifest::read(lines, pattern, samples, &mut findings),
+                format => {
+                    let order = match format {
+                        Format::Piper => ColumnOrder::of_piper(open_stored_list(&options.storage, list)?)
+                            .map_err(|source| CorpusError::of_io(source, &list.location))?,
+                        _ => ColumnOrder::LjSpeech,
+                    };
+                    ljspeech::read(lines, order, *part, pattern, &mut folder, samples, &mut findings)
+                }
+            };
+            read.map_err(|source| CorpusError::of_io(source, &list.location))?;
+        }
+        drop_duplicates(samples, problems);
+        if !audio.is_empty() {
+            drop_rows_without_audio(samples, &mut folder, problems);
+        }
+        sort(problems, samples);
+        Ok(dataset)
+    }
+
+    /// No rows yet.
+    pub(crate) fn new(path: PathBuf, format: Format, samples: Samples) -> Dataset {
+        Dataset {
+            path,
+            format,
+            audio: String::new(),
+            not_read: Vec::new(),
+            samples,
             unmeasured: HashMap::new(),
             problems: Vec::new(),
             num_row_problems: 0,
-        };
-        dataset.read(root, &layout, options)?;
-        dataset.num_row_problems = dataset.problems.len();
-        if let Some(list) = &options.exclude_ids {
-            exclude::apply(list, &mut dataset.samples, &mut dataset.problems)?;
         }
-        dataset.samples.shrink();
-        Ok(dataset)
+    }
+
+    pub(crate) fn with_not_read(self, not_read: Vec<String>) -> Dataset {
+        Dataset { not_read, ..self }
+    }
+
+    /// Puts several corpora together: ids get the name of their source before them.
+    pub(crate) fn mixed(path: PathBuf, storage: &Storage, parts: Vec<MixedDataset>) -> Dataset {
+        let store = Store::of(&ObjectLocation::file(""), storage);
+        let mut mixed = Dataset::new(path, Format::Mixture, Samples::of_store(store));
+        for MixedDataset { name, weight, lang, dataset } in parts {
+            let first = mixed.samples.len() as u32;
+            mixed.samples.append(&dataset.samples, &format!("{name}/"), weight, lang.as_deref());
+            let moved = dataset.unmeasured.into_iter().map(|(index, kind)| (SampleIndex(index.0 + first), kind));
+            mixed.unmeasured.extend(moved);
+            mixed.problems.extend(dataset.problems);
+            mixed.not_read.extend(dataset.not_read.into_iter().map(|what| format!("{what} ({name})")));
+        }
+        mixed
+    }
+
+    /// Leaves out the ids of the list, and gives back memory: the last step of opening.
+    pub(crate) fn finished(mut self, options: &OpenOptions) -> Result<Dataset, CorpusError> {
+        self.num_row_problems = self.problems.len();
+        if let Some(list) = &options.exclude_ids {
+            exclude::apply(list, &mut self.samples, &mut self.problems)?;
+        }
+        self.samples.shrink();
+        Ok(self)
+    }
+
+    /// Appends the rows of a shard and what is wrong with them.
+    pub(crate) fn append_shard(&mut self, source: &ShardSource, scanned: ScannedShard) {
+        let ScannedShard { samples, problems, unmeasured, kind, .. } = scanned;
+        let first = self.samples.len() as u32;
+        self.unmeasured.extend(unmeasured.into_iter().map(|(row, kind)| (SampleIndex(first + row), kind)));
+        self.problems.extend(problems);
+        self.samples.append_shard(samples, Arc::new(source.file(kind)), source.file_name());
+    }
+
+    /// The last steps for rows of shards: ids that are unique, and speakers by the pattern.
+    pub(crate) fn finish_shards(&mut self, options: &OpenOptions) {
+        if self.repeats_ids_between_shards() {
+            self.samples = self.samples.with_shard_names();
+        }
+        self.drop_duplicates();
+        let Some(pattern) = &options.speaker_pattern else { return };
+        for index in (0..self.samples.len() as u32).map(SampleIndex) {
+            let Some(sample) = self.samples.get(index).filter(|sample| sample.speaker.is_none()) else { continue };
+            match pattern.find(sample.id).map(str::to_owned) {
+                Some(speaker) => self.samples.set_speaker(index, &speaker),
+                None => {
+                    let detail = format!("`{}` does not match the speaker pattern", excerpt(sample.id));
+                    let problem = problem_of(&sample, ProblemKind::NoSpeaker, detail);
+                    self.problems.push(problem);
+                }
+            }
+        }
+    }
+
+    /// Rows that are left out must not move what is known of others.
+    fn drop_duplicates(&mut self) {
+        let before = self.samples.len();
+        let dropped = duplicates(&self.samples, &mut self.problems);
+        if dropped.is_empty() {
+            return;
+        }
+        let mut kept = Vec::with_capacity(before);
+        let mut next = 0;
+        for index in (0..before as u32).map(SampleIndex) {
+            let is_kept = dropped.binary_search(&index).is_err();
+            kept.push(is_kept.then_some(SampleIndex(next)));
+            next += u32::from(is_kept);
+        }
+        let moved = std::mem::take(&mut self.unmeasured).into_iter();
+        self.unmeasured = moved.filter_map(|(index, kind)| Some((kept[index.at()]?, kind))).collect();
+        drop_rows(&mut self.samples, dropped);
+    }
+
+    /// Whether shards count their utterances from the beginning again: `000000` in each of them.
+    fn repeats_ids_between_shards(&self) -> bool {
+        if self.samples.shards().len() < 2 {
+            return false;
+        }
+        let ids = self.samples.iter().map(|(_, sample)| (keyed::hash(0, sample.id.as_bytes()), sample.file));
+        let mut ids: Vec<(u64, &Path)> = ids.collect();
+        ids.sort_unstable();
+        ids.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
     }
 
     fn read(&mut self, root: &Path, layout: &CorpusLayout, options: &OpenOptions) -> Result<(), CorpusError> {
@@ -113,15 +271,38 @@ impl Dataset {
     /// The format and where it has its recordings, for people: `LJSpeech, recordings in wavs/`.
     pub fn describe(&self) -> String {
         let title = self.format.title();
-        match self.audio.as_str() {
-            "" => title.to_owned(),
-            audio => format!("{title}, recordings in {audio}"),
+        match (self.audio.as_str(), self.samples.shards().len()) {
+            ("", 0) => title.to_owned(),
+            ("", 1) => format!("{title}, 1 shard"),
+            ("", shards) => format!("{title}, {shards} shards"),
+            (audio, _) => format!("{title}, recordings in {audio}"),
         }
     }
 
     /// What else the folder holds that could be read as a corpus, and was not: `Common Voice`, `validated.tsv (…)`.
     pub fn not_read(&self) -> &[String] {
         &self.not_read
+    }
+
+    /// Whether it has tables, whose columns can be named.
+    pub fn has_columns(&self) -> bool {
+        matches!(self.format, Format::Parquet | Format::Arrow | Format::Mixture)
+    }
+
+    /// Whether any of its recordings is in an object store.
+    pub fn is_remote(&self) -> bool {
+        self.samples.is_remote()
+    }
+
+    /// Whether some rows are trained on more often than others: the corpus is a mixture with weights.
+    pub fn has_repeats(&self) -> bool {
+        self.samples.has_repeats()
+    }
+
+    /// How often a row is trained on in an epoch, compared with those that are trained on least: 1 unless the corpus is a
+    /// mixture with weights.
+    pub fn repeats(&self, index: SampleIndex) -> u32 {
+        self.samples.repeats(index)
     }
 
     /// All rows, those left out of training included.
@@ -341,10 +522,16 @@ fn tsv_error(list: &Path, error: common_voice::TsvError) -> CorpusError {
     }
 }
 
-/// Keeps the first row of every id and reports the others, with the line of the first.
+/// Keeps the first row of every id and reports the others.
+fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
+    let dropped = duplicates(samples, problems);
+    drop_rows(samples, dropped);
+}
+
+/// The rows whose id an earlier row has, rising, each reported with the line of the first.
 ///
 /// Sorting numbers that stand for ids costs a sixth of a second for a million rows, and no copy of an id.
-fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
+fn duplicates(samples: &Samples, problems: &mut Vec<Problem>) -> Vec<SampleIndex> {
     let mut hashes: Vec<(u64, SampleIndex)> =
         samples.ids().zip(0..).map(|(id, row)| (keyed::hash(0, id.as_bytes()), SampleIndex(row))).collect();
     hashes.sort_unstable();
@@ -362,7 +549,8 @@ fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
             }
         }
     }
-    drop_rows(samples, dropped);
+    dropped.sort_unstable();
+    dropped
 }
 
 fn drop_rows_without_audio(samples: &mut Samples, audio: &mut AudioFolder, problems: &mut Vec<Problem>) {
@@ -378,9 +566,9 @@ fn drop_rows_without_audio(samples: &mut Samples, audio: &mut AudioFolder, probl
     drop_rows(samples, dropped);
 }
 
-fn drop_rows(samples: &mut Samples, mut dropped: Vec<SampleIndex>) {
+/// Drops rows, which are given rising.
+fn drop_rows(samples: &mut Samples, dropped: Vec<SampleIndex>) {
     if !dropped.is_empty() {
-        dropped.sort_unstable();
         samples.retain(|index| dropped.binary_search(&index).is_err());
     }
 }

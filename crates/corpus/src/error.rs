@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tandem_shards::ShardFault;
+use tandem_storage::{ObjectLocation, StorageError};
+
 /// What would make a path a corpus.
 fn advice(missing: &[String], inside: Option<&Path>) -> String {
     let mut lines: Vec<String> = missing.to_vec();
@@ -14,13 +17,17 @@ fn advice(missing: &[String], inside: Option<&Path>) -> String {
     lines.iter().map(|line| format!("\n   {line}")).collect()
 }
 
-const READABLE: [&str; 6] = [
+const READABLE: [&str; 10] = [
     "LJSpeech: a folder with metadata.csv (or metadata_train.csv and metadata_eval.csv) and wavs/",
     "Piper: a folder with metadata.csv and wav/",
     "Common Voice: a folder with train.tsv or validated.tsv, and clips/",
     "VCTK: a folder with txt/ and wav48/ or wav48_silence_trimmed/",
     "text files: a folder of recordings with a .txt of the same name beside each, or a folder for each speaker",
     "JSONL manifest: a file with an object per line",
+    "WebDataset: .tar shards with a recording and its .txt or .json, also as shard-{000..127}.tar",
+    "Parquet and Arrow: .parquet or .arrow files with an audio column and a text column",
+    "NeMo: tarred_audio_manifest.json beside audio_0.tar, audio_1.tar, …",
+    "Lhotse: cuts.jsonl or cuts.jsonl.gz, or a Shar folder with cuts.000000.jsonl.gz and recording.000000.tar",
 ];
 
 /// The corpus could not be used as asked. A variant is a different thing to do next.
@@ -73,6 +80,28 @@ pub enum CorpusError {
         source: io::Error,
     },
 
+    /// A file or an object could not be read: see [`StorageError::is_exhausted`] for what to do next.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+
+    /// A shard cannot be read, as a whole or at one recording.
+    #[error("{fault}: {shard}")]
+    Shard {
+        /// The shard.
+        shard: String,
+        /// What is wrong with it.
+        fault: ShardFault,
+    },
+
+    /// The source cannot be read as asked: give another one, or change the options.
+    #[error("{reason}: {name}")]
+    BadSource {
+        /// What was given.
+        name: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+
     /// Something of ours could not be written: make room, or choose another folder.
     #[error("could not be written ({source}): {}", path.display())]
     Write {
@@ -104,4 +133,19 @@ pub enum CorpusError {
         /// Recordings that are too long.
         too_long: usize,
     },
+}
+
+impl CorpusError {
+    /// A failed read of the file or object at `location`. An error of a store keeps what it says.
+    pub(crate) fn of_io(error: io::Error, location: &ObjectLocation) -> CorpusError {
+        match error.downcast::<StorageError>() {
+            Ok(error) => CorpusError::Storage(error),
+            Err(source) => CorpusError::Read { path: PathBuf::from(location.to_string()), source },
+        }
+    }
+
+    /// Whether it says something about a store rather than about this recording: the next one fails alike.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(self, CorpusError::Storage(error) if error.is_exhausted())
+    }
 }

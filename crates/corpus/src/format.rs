@@ -33,6 +33,20 @@ pub enum Format {
     TextFiles,
     /// A file with a JSON object per line.
     Manifest,
+    /// Tar archives with a recording and its text under one name.
+    WebDataset,
+    /// Parquet files with an audio column.
+    Parquet,
+    /// Arrow files with an audio column.
+    Arrow,
+    /// A NeMo manifest and tar archives.
+    NemoTarred,
+    /// Lhotse cuts, and recordings that are files.
+    LhotseCuts,
+    /// Lhotse Shar: cuts and tar archives.
+    LhotseShar,
+    /// Several corpora.
+    Mixture,
 }
 
 impl Format {
@@ -45,6 +59,13 @@ impl Format {
             Self::Vctk => "VCTK",
             Self::TextFiles => "text files",
             Self::Manifest => "JSONL manifest",
+            Self::WebDataset => "WebDataset",
+            Self::Parquet => "Parquet",
+            Self::Arrow => "Arrow",
+            Self::NemoTarred => "NeMo tarred dataset",
+            Self::LhotseCuts => "Lhotse cuts",
+            Self::LhotseShar => "Lhotse Shar",
+            Self::Mixture => "mixture",
         }
     }
 
@@ -57,6 +78,13 @@ impl Format {
             Self::Vctk => "vctk",
             Self::TextFiles => "text-files",
             Self::Manifest => "manifest",
+            Self::WebDataset => "webdataset",
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
+            Self::NemoTarred => "nemo-tarred",
+            Self::LhotseCuts => "lhotse-cuts",
+            Self::LhotseShar => "lhotse-shar",
+            Self::Mixture => "mixture",
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::error::CorpusError;
 use crate::locator::{Locator, Stamp};
 use crate::problem::{Problem, ProblemKind};
 use crate::sample::{Sample, SampleIndex};
+use crate::sources::is_url;
 
 /// The most bytes of an index: more than ten million recordings.
 const MAX_INDEX_BYTES: u64 = 4 << 30;
@@ -121,12 +122,16 @@ impl LengthIndex {
         let mut pending = Vec::new();
         for index in (0..dataset.samples().len() as u32).map(SampleIndex) {
             let Some(sample) = dataset.get(index).filter(|sample| sample.duration_s.is_none()) else { continue };
+            // A scan of its shard has tried already, and reported why not.
+            if dataset.unmeasured(index).is_some() {
+                continue;
+            }
             match sample.audio.stamp() {
                 Err(error) => {
                     problems.push(problem_of(&sample, ProblemKind::MissingAudio, error.to_string()));
                     dataset.set_unmeasured(index, ProblemKind::MissingAudio);
                 }
-                Ok(stamp) => match self.entries.get(sample.audio.key) {
+                Ok(stamp) => match self.entries.get(&*sample.audio.length_key()) {
                     Some((known, length)) if *known == stamp => problems.extend(dataset.set_length(index, *length)),
                     _ => pending.push(UnmeasuredSample { index, stamp }),
                 },
@@ -144,7 +149,7 @@ impl LengthIndex {
         problems: &mut Vec<Problem>,
     ) {
         let Some(sample) = dataset.get(pending.index) else { return };
-        self.entries.insert(sample.audio.key.into(), (pending.stamp, length));
+        self.entries.insert(sample.audio.length_key().into(), (pending.stamp, length));
         self.changed = true;
         problems.extend(dataset.set_length(pending.index, length));
     }
@@ -153,8 +158,8 @@ impl LengthIndex {
     /// recording is gone.
     pub fn keep(&mut self, audio: &Locator<'_>, length: Length) {
         let Ok(stamp) = audio.stamp() else { return };
-        if self.entries.get(audio.key) != Some(&(stamp, length)) {
-            self.entries.insert(audio.key.into(), (stamp, length));
+        if self.entries.get(&*audio.length_key()) != Some(&(stamp, length)) {
+            self.entries.insert(audio.length_key().into(), (stamp, length));
             self.changed = true;
         }
     }
@@ -178,7 +183,7 @@ impl LengthIndex {
             }
             let Some(sample) = dataset.get(pending.index) else { continue };
             // Several pieces of one recording are measured once.
-            let known = self.entries.get(sample.audio.key).filter(|(stamp, _)| *stamp == pending.stamp);
+            let known = self.entries.get(&*sample.audio.length_key()).filter(|(stamp, _)| *stamp == pending.stamp);
             let measured = match known {
                 Some((_, length)) => Ok(*length),
                 None => {
@@ -226,6 +231,9 @@ impl LengthIndex {
 
 /// The path that tells this corpus from another, wherever the program was started.
 fn identity(path: &Path) -> String {
+    if let Some(url) = path.to_str().filter(|text| is_url(text)) {
+        return url.to_owned();
+    }
     let absolute = fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
     absolute.to_string_lossy().into_owned()
 }
@@ -302,6 +310,8 @@ fn decode(bytes: &[u8], dataset: &str) -> Result<HashMap<Box<str>, (Stamp, Lengt
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek as _;
+
     use super::*;
     use crate::dataset::OpenOptions;
     use crate::fixture::CorpusFolder;
@@ -327,7 +337,7 @@ mod tests {
             dataset,
             |sample| {
                 asked.push(sample.id.to_owned());
-                let size = sample.audio.open().unwrap().metadata().unwrap().len();
+                let size = sample.audio.open().unwrap().seek(io::SeekFrom::End(0)).unwrap();
                 if size == 20 { Err("no audio") } else { Ok(Length { num_samples: size, rate_hz: 10 }) }
             },
             |_| ControlFlow::Continue(()),

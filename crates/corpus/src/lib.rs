@@ -31,7 +31,10 @@ mod error;
 // What a corpus says, and what is wrong with it.
 mod problem;
 mod lines;
+mod json_value;
 mod sample;
+mod recording_reader;
+mod shard;
 mod locator;
 mod speaker;
 mod format;
@@ -41,8 +44,12 @@ mod common_voice;
 mod text_files;
 mod vctk;
 mod manifest;
+mod sharded;
 mod exclude;
+mod mixture;
+mod sources;
 mod dataset;
+mod opening;
 
 // How long its recordings are.
 mod index;
@@ -66,10 +73,18 @@ pub use format::Format;
 pub use index::{IndexState, Length, LengthIndex, ScanProgress, ScanReport, UnmeasuredSample};
 pub use lines::MAX_LINE_BYTES;
 pub use ljspeech::LISTS;
-pub use locator::{AudioRange, EXTENSIONS, Identity, Locator, Store};
+pub use locator::{
+    AudioRange, EXTENSIONS, Identity, Locator, ObjectFolder, PendingRecording, Piece, RecordingKey, Store,
+};
+pub use opening::CorpusOpening;
 pub use order::{Batch, Order, Shard};
 pub use parts::{Extent, Parts};
 pub use problem::{Problem, ProblemKind};
+pub use recording_reader::{PieceReader, RecordingReader};
 pub use sample::{Sample, SampleIndex, Samples, Subset};
+pub use shard::ShardFile;
+pub use sharded::scan::{LengthProbe, ProbedLength};
+pub use sharded::segment::ScannedShard;
+pub use sharded::source::{ColumnNames, ShardSource};
 pub use speaker::SpeakerPattern;
 pub use stats::{Bin, Distribution};

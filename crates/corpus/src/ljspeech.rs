@@ -18,7 +18,7 @@ use crate::audio_folder::AudioFolder;
 use crate::lines::{LineReader, MAX_LINE_BYTES, ParsedLine};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
-use crate::sample::{NewRow, Samples, Subset};
+use crate::sample::{NewRow, Samples, Subset, check_name};
 use crate::speaker::SpeakerPattern;
 
 /// The lists of a folder, in the order they are read, and one that is there for nothing.
@@ -233,6 +233,7 @@ impl<'a> Columns<'a> {
         if id.is_empty() {
             return Err((ProblemKind::EmptyId, format!("no id in {}", excerpt(line))));
         }
+        check_name(id)?;
         let text = if normalized.is_empty() { raw } else { normalized };
         if text.is_empty() {
             return Err((ProblemKind::EmptyText, format!("`{}` says nothing", excerpt(id))));
@@ -264,6 +265,7 @@ fn push(
         duration_s: None,
         part,
         line,
+        address: None,
     });
 }
 

@@ -7,17 +7,17 @@
 //! is not asked here: a million questions would cost more than a million rows.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::io::{self, BufRead};
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, de};
+use serde::Deserialize;
 
+use crate::json_value::{JsonValue, RejectedRow, parse_object};
 use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::{report_unreadable, speaker_of};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
-use crate::sample::{NewRow, Samples, Subset};
+use crate::sample::{NewRow, Samples, Subset, check_name};
 use crate::speaker::SpeakerPattern;
 
 /// Reads a manifest. Fails only when the file stops giving bytes.
@@ -41,7 +41,7 @@ pub(crate) fn read(
             }
         };
         seen_any = true;
-        match Object::parse(text).and_then(Object::check) {
+        match ManifestObject::parse(text).and_then(ManifestObject::check) {
             Ok(entry) => {
                 entry.write_id(&mut id);
                 let speaker = entry.speaker.as_deref().or_else(|| speaker_of(&id, pattern, number, findings));
@@ -55,6 +55,7 @@ pub(crate) fn read(
                     duration_s: entry.duration_s,
                     part: Subset::Undecided,
                     line: number,
+                    address: None,
                 });
             }
             Err((kind, detail)) => findings.on(number, kind, detail),
@@ -66,56 +67,45 @@ pub(crate) fn read(
     Ok(())
 }
 
-type Fault = (ProblemKind, String);
-
 /// A line as it is written. Every key may hold anything, so that a wrong type can be named with its key.
 #[derive(Deserialize)]
-struct Object<'a> {
+pub(crate) struct ManifestObject<'a> {
     #[serde(borrow, default)]
-    audio_filepath: Value<'a>,
+    audio_filepath: JsonValue<'a>,
     #[serde(borrow, default)]
-    text: Value<'a>,
+    text: JsonValue<'a>,
     #[serde(borrow, default)]
-    duration: Value<'a>,
+    duration: JsonValue<'a>,
     #[serde(borrow, default)]
-    offset: Value<'a>,
+    offset: JsonValue<'a>,
     #[serde(borrow, default)]
-    speaker: Value<'a>,
+    speaker: JsonValue<'a>,
     #[serde(borrow, default)]
-    lang: Value<'a>,
+    lang: JsonValue<'a>,
 }
 
 /// A line that makes sense.
 #[derive(Debug, PartialEq)]
-struct Entry<'a> {
-    key: Cow<'a, str>,
-    text: Cow<'a, str>,
-    duration_s: Option<f64>,
-    offset_s: Option<f64>,
-    speaker: Option<Cow<'a, str>>,
-    lang: Option<Cow<'a, str>>,
+pub(crate) struct ManifestEntry<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) text: Cow<'a, str>,
+    pub(crate) duration_s: Option<f64>,
+    pub(crate) offset_s: Option<f64>,
+    pub(crate) speaker: Option<Cow<'a, str>>,
+    pub(crate) lang: Option<Cow<'a, str>>,
 }
 
-impl<'a> Object<'a> {
-    fn parse(line: &'a str) -> Result<Object<'a>, Fault> {
-        // Serde would take an array for a struct as well.
-        if !line.trim_start().starts_with('{') {
-            return Err((ProblemKind::BadJson, format!("expected a JSON object, found {}", excerpt(line))));
-        }
-        serde_json::from_str(line).map_err(|error| {
-            let place = error.column().saturating_sub(1);
-            match not_a_number(line, place) {
-                Some(name) => (ProblemKind::BadNumber, format!("{name} is no number in JSON (byte {})", place + 1)),
-                None => (ProblemKind::BadJson, error.to_string().replace(" at line 1 column ", ", byte ")),
-            }
-        })
+impl<'a> ManifestObject<'a> {
+    pub(crate) fn parse(line: &'a str) -> Result<ManifestObject<'a>, RejectedRow> {
+        parse_object(line)
     }
 
-    fn check(self) -> Result<Entry<'a>, Fault> {
+    pub(crate) fn check(self) -> Result<ManifestEntry<'a>, RejectedRow> {
         let key = self.audio_filepath.required_text("audio_filepath")?;
         if without_extension(&key).is_empty() || key.contains('\0') {
             return Err((ProblemKind::EmptyId, "`audio_filepath` names no file".into()));
         }
+        check_name(&key)?;
         let text = self.text.required_text("text")?;
         if text.is_empty() {
             return Err((ProblemKind::EmptyText, format!("`{}` says nothing", excerpt(&key))));
@@ -129,12 +119,12 @@ impl<'a> Object<'a> {
             return Err((ProblemKind::BadNumber, format!("`offset` must be 0 or more, found {offset}")));
         }
         let (speaker, lang) = (self.speaker.name("speaker")?, self.lang.name("lang")?);
-        Ok(Entry { key, text, duration_s, offset_s, speaker, lang })
+        Ok(ManifestEntry { key, text, duration_s, offset_s, speaker, lang })
     }
 }
 
-impl Entry<'_> {
-    fn write_id(&self, id: &mut String) {
+impl ManifestEntry<'_> {
+    pub(crate) fn write_id(&self, id: &mut String) {
         id.clear();
         id.push_str(without_extension(&self.key));
         if let Some(offset_s) = self.offset_s {
@@ -144,130 +134,12 @@ impl Entry<'_> {
     }
 }
 
-/// Python writes what JSON has no word for. Which one, if the trouble at `place` is that.
-fn not_a_number(line: &str, place: usize) -> Option<&'static str> {
-    let from = line.as_bytes().get(place.saturating_sub(1)..)?;
-    ["NaN", "Infinity", "-Infinity"]
-        .into_iter()
-        .find(|name| from.windows(name.len()).take(2).any(|window| window == name.as_bytes()))
-}
-
-/// What a key holds.
-#[derive(Debug, Default)]
-enum Value<'a> {
-    /// Nothing: the key is not there, or is null.
-    #[default]
-    Absent,
-    Text(Cow<'a, str>),
-    Number(f64),
-    Other(&'static str),
-}
-
-impl<'a> Value<'a> {
-    fn required_text(self, key: &str) -> Result<Cow<'a, str>, Fault> {
-        match self {
-            Value::Text(text) => Ok(trimmed(text)),
-            Value::Absent => Err((ProblemKind::MissingKey, format!("`{key}` is missing"))),
-            other => Err(other.unexpected(key, "a string")),
-        }
-    }
-
-    fn number(self, key: &str) -> Result<Option<f64>, Fault> {
-        match self {
-            Value::Absent => Ok(None),
-            Value::Number(number) => Ok(Some(number)),
-            other => Err(other.unexpected(key, "a number")),
-        }
-    }
-
-    /// A name, or a number used as one.
-    fn name(self, key: &str) -> Result<Option<Cow<'a, str>>, Fault> {
-        match self {
-            Value::Absent => Ok(None),
-            Value::Text(text) => Ok(Some(trimmed(text)).filter(|text| !text.is_empty())),
-            Value::Number(number) => Ok(Some(number.to_string().into())),
-            other => Err(other.unexpected(key, "a string or a number")),
-        }
-    }
-
-    fn unexpected(&self, key: &str, expected: &str) -> Fault {
-        let found = match self {
-            Value::Absent => "nothing",
-            Value::Text(_) => "a string",
-            Value::Number(_) => "a number",
-            Value::Other(found) => found,
-        };
-        (ProblemKind::WrongType, format!("`{key}` must be {expected}, found {found}"))
-    }
-}
-
-fn trimmed(text: Cow<'_, str>) -> Cow<'_, str> {
-    match text {
-        Cow::Borrowed(text) => Cow::Borrowed(text.trim()),
-        Cow::Owned(text) => Cow::Owned(text.trim().to_owned()),
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Value<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
-    }
-}
-
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number))
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number as f64))
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(number as f64))
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<Value<'de>, E> {
-        Ok(Value::Absent)
-    }
-
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Value<'de>, E> {
-        Ok(Value::Other("true or false"))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Other("a list"))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
-        while items.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Value::Other("an object"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn entry(line: &str) -> Result<Entry<'_>, Fault> {
-        Object::parse(line).and_then(Object::check)
+    fn entry(line: &str) -> Result<ManifestEntry<'_>, RejectedRow> {
+        ManifestObject::parse(line).and_then(ManifestObject::check)
     }
 
     #[test]

@@ -152,6 +152,12 @@ impl Order {
         rows.filter_map(|(shape, row)| sits_out(*seed, parts, epoch, shape, row)).collect()
     }
 
+    /// The sample of a row of a shape that sits `epoch` out, if one does.
+    pub fn sits_out(&self, epoch: u64, shape: usize, row: usize) -> Option<SampleIndex> {
+        let Source::Training { seed, parts } = &self.source else { return None };
+        sits_out(*seed, parts, epoch, shape, row)
+    }
+
     /// Batch `k` of `epoch`; none past the epoch's end.
     ///
     /// Cost: the batch, once the epoch is prepared; the first to ask prepares it, and others wait for that.
@@ -266,8 +272,11 @@ impl Epoch {
 /// Those of a part who take part in an epoch, in its order.
 fn shuffled(seed: u64, parts: &Parts, epoch: u64, shape: usize, row: usize) -> Vec<SampleIndex> {
     let out = sits_out(seed, parts, epoch, shape, row);
-    let members = parts.members(shape, row).iter().map(|(member, _)| *member);
-    let mut members: Vec<SampleIndex> = members.filter(|member| Some(*member) != out).collect();
+    let mut members: Vec<SampleIndex> = parts.members(shape, row).iter().map(|(member, _)| *member).collect();
+    // One of them only: a mixture may have a sample several times in a part.
+    if let Some(place) = members.iter().position(|member| Some(*member) == out) {
+        members.remove(place);
+    }
     keyed::shuffle(keyed::key(&[seed, MEMBERS, epoch, shape as u64, row as u64]), &mut members);
     members
 }

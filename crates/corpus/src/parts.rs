@@ -48,7 +48,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Cuts `samples`: `num_shapes` times `batch` parts whose sizes differ by at most one. Of samples that do not give
+    /// Cuts `samples`, of which a mixture may give some several times: `num_shapes` times `batch` parts whose sizes differ by at most one. Of samples that do not give
     /// each part two members, fewer shapes are made; of fewer than `batch`, a smaller batch. None without samples.
     ///
     /// Cost: a sort; a million samples take a tenth of a second.
@@ -58,7 +58,7 @@ impl Parts {
         batch: u32,
     ) -> Option<Parts> {
         let mut sorted: Vec<(SampleIndex, Extent)> = samples.into_iter().collect();
-        // No two are equal, so the order in which they were given does not matter.
+        // Two that are equal are the same sample, so the order in which they were given does not matter.
         sorted.sort_unstable_by_key(|(index, extent)| (*extent, *index));
         let batch = (batch as usize).clamp(1, sorted.len().max(1));
         let num_shapes = num_shapes.clamp(1, (sorted.len() / (LEAST_MEMBERS * batch)).max(1));

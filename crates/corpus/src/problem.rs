@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Something wrong with a corpus. It never stopped the reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,7 +24,7 @@ pub struct Problem {
 ///
 /// Reading a list finds the first ones; opening and decoding the recordings, which this crate leaves to others, finds
 /// the last ones. One list, so that a report speaks one language.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProblemKind {
     /// A row has fewer than two columns. The row is left out.
@@ -75,6 +75,8 @@ pub enum ProblemKind {
     Clipping,
     /// The text has characters outside the symbol table.
     UnknownSymbol,
+    /// A shard cannot be read, or not to its end. Its rows before the damage are kept.
+    DamagedShard,
 }
 
 impl ProblemKind {
@@ -104,7 +106,8 @@ impl ProblemKind {
             | Self::TooShort
             | Self::TooLong
             | Self::Clipping
-            | Self::UnknownSymbol => false,
+            | Self::UnknownSymbol
+            | Self::DamagedShard => false,
         }
     }
 
@@ -135,6 +138,7 @@ impl ProblemKind {
             Self::TooLong => "too long",
             Self::Clipping => "clipping",
             Self::UnknownSymbol => "unknown symbol",
+            Self::DamagedShard => "damaged shard",
         }
     }
 }

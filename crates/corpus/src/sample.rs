@@ -1,15 +1,22 @@
 //! The rows of a corpus, a million of them at little more than the cost of their letters.
 //!
 //! All strings of a row lie one after the other in one big `String`; speakers and languages are kept once. A row costs
-//! 56 bytes beside its letters, and an id that is part of its file name costs nothing.
+//! 64 bytes beside its letters, its place in a shard included, and an id that is part of its file name costs nothing.
+
+pub(crate) mod bytes;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tandem_random::keyed;
+use tandem_shards::ValueAddress;
 
-use crate::locator::{AudioRange, Locator, Store};
+use crate::locator::{AudioRange, Locator, Piece, Store};
+use crate::problem::{ProblemKind, excerpt};
+use crate::shard::ShardFile;
+use crate::sources::is_url;
 
 /// The place of a sample in its corpus: the same as long as the corpus is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,6 +70,10 @@ pub enum Subset {
 #[derive(Clone, Debug)]
 pub struct Samples {
     store: Store,
+    /// How often rows of each source are trained on in an epoch; one source unless the corpus is a mixture.
+    weights: Vec<f64>,
+    /// Containers of recordings.
+    shards: Vec<Arc<ShardFile>>,
     files: Vec<Arc<Path>>,
     /// Texts that are a file each.
     text_files: Vec<Box<Path>>,
@@ -80,21 +91,53 @@ struct Row {
     offset_s: f64,
     /// Not a number when nobody knows.
     duration_s: f64,
-    key_len: u32,
+    /// With `extent`: the place in the shard.
+    position: u64,
+    extent: u32,
     text_len: u32,
     /// From `start`.
     id_at: u32,
-    id_len: u32,
     speaker: u32,
-    lang: u32,
     /// Of a text that is a file of its own: which one.
     line: u32,
+    key_len: u16,
+    id_len: u16,
+    lang: u16,
     file: u16,
+    shard: u16,
     part: Subset,
+    source: u8,
 }
 
 /// Stands for a list in rows whose text is a file of its own, so that a corpus of many files needs no wider rows.
 const OWN_FILE: u16 = u16::MAX;
+
+/// Stands for a shard in rows whose recording is a file of its own.
+const NO_SHARD: u16 = u16::MAX;
+
+/// The most lists, and the most shards, of a corpus.
+pub(crate) const MAX_SHARDS: usize = u16::MAX as usize;
+
+/// The most corpora of a mixture.
+pub(crate) const MAX_SOURCES: usize = 1 << 8;
+
+/// What the random numbers are for.
+const REPEATS: u64 = 0x7265_7065;
+
+/// The longest name of a recording or an utterance in a list: longer than any path that a system opens. With a prefix or an
+/// offset it still fits its field.
+const MAX_NAME_BYTES: usize = 32_000;
+
+/// Refuses a name that is too long for a row.
+pub(crate) fn check_name(name: &str) -> Result<(), (ProblemKind, String)> {
+    match name.len() <= MAX_NAME_BYTES {
+        true => Ok(()),
+        false => {
+            let (found, shown) = (name.len(), excerpt(name));
+            Err((ProblemKind::LineTooLong, format!("a name has {found} bytes, at most {MAX_NAME_BYTES}: {shown}")))
+        }
+    }
+}
 
 /// A row about to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -108,13 +151,22 @@ pub(crate) struct NewRow<'a> {
     pub(crate) duration_s: Option<f64>,
     pub(crate) part: Subset,
     pub(crate) line: u32,
+    /// Its place in the shard that was added last; none for a file of its own.
+    pub(crate) address: Option<ValueAddress>,
 }
 
 impl Samples {
     /// No rows yet; relative keys start at `root`.
     pub(crate) fn new(root: PathBuf) -> Samples {
+        Samples::of_store(Store::Files { root })
+    }
+
+    /// No rows yet; recordings that are files of their own are in `store`.
+    pub(crate) fn of_store(store: Store) -> Samples {
         Samples {
-            store: Store::Files { root },
+            store,
+            weights: Vec::new(),
+            shards: Vec::new(),
             files: Vec::new(),
             text_files: Vec::new(),
             letters: String::new(),
@@ -146,7 +198,7 @@ impl Samples {
 
     /// All ids, in the order of the rows: a third of the cost of all that a sample says.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.rows.iter().map(|row| self.slice(row, row.id_at, row.id_len))
+        self.rows.iter().map(|row| self.slice(row, row.id_at, row.id_len.into()))
     }
 
     /// The sets that all rows belong to, in the order of the rows.
@@ -182,6 +234,113 @@ impl Samples {
         }
     }
 
+    /// Whether rows have different weights.
+    pub(crate) fn has_repeats(&self) -> bool {
+        self.weights.iter().any(|weight| *weight != self.weights[0])
+    }
+
+    /// How often a row is trained on in an epoch: its weight divided by the smallest one. What is left of a whole number is
+    /// decided by the id, so that the share is right for many rows. 1 unless the corpus is a mixture.
+    pub(crate) fn repeats(&self, index: SampleIndex) -> u32 {
+        let Some(row) = self.rows.get(index.at()) else { return 0 };
+        let least = self.weights.iter().copied().fold(f64::INFINITY, f64::min);
+        let Some(weight) = self.weights.get(usize::from(row.source)) else { return 1 };
+        let times = weight / least;
+        let drawn = keyed::hash(REPEATS, self.slice(row, row.id_at, row.id_len.into()).as_bytes());
+        let more = (drawn as f64 / u64::MAX as f64) < times.fract();
+        times as u32 + u32::from(more)
+    }
+
+    /// Whether any recording is in an object store.
+    pub(crate) fn is_remote(&self) -> bool {
+        let is_url = |row: &Row| row.shard == NO_SHARD && is_url(self.slice(row, 0, row.key_len.into()));
+        let in_shards = self.shards.iter().any(|shard| shard.location().is_remote());
+        in_shards
+            || (self.rows.iter().any(|row| row.shard == NO_SHARD) && self.store.is_remote())
+            || self.rows.iter().any(is_url)
+    }
+
+    pub(crate) fn set_speaker(&mut self, index: SampleIndex, speaker: &str) {
+        let number = self.speakers.number(Some(speaker));
+        if let Some(row) = self.rows.get_mut(index.at()) {
+            row.speaker = number;
+        }
+    }
+
+    /// The same rows with the name of their shard before each id.
+    pub(crate) fn with_shard_names(&self) -> Samples {
+        let mut named = Samples { rows: Vec::new(), letters: String::new(), ..self.clone() };
+        named.reserve(self.len(), self.num_letters() + 16 * self.len());
+        let mut id = String::new();
+        for (row, (_, sample)) in self.rows.iter().zip(self.iter()) {
+            let shard = sample.file.file_stem().unwrap_or_default().to_string_lossy();
+            id.clear();
+            id.push_str(&shard);
+            id.push('/');
+            id.push_str(sample.id);
+            named.push(&NewRow {
+                id: &id,
+                text: sample.text,
+                speaker: sample.speaker,
+                lang: sample.lang,
+                key: sample.audio.key,
+                offset_s: sample.audio.range.map(|range| range.offset_s),
+                duration_s: sample.duration_s,
+                part: sample.part,
+                line: row.line,
+                address: sample.audio.piece.map(|piece| piece.address),
+            });
+            if let Some(new) = named.rows.last_mut() {
+                (new.shard, new.file, new.source) = (row.shard, row.file, row.source);
+            }
+        }
+        named
+    }
+
+    /// The containers of recordings, in the order they are read.
+    pub fn shards(&self) -> impl ExactSizeIterator<Item = &ShardFile> {
+        self.shards.iter().map(|shard| &**shard)
+    }
+
+    /// Appends the rows of `other`, a corpus of `weight`. Its ids get `prefix` before them, and its recordings are named in
+    /// full, so that corpora may use the same names. The caller has counted corpora, lists and shards.
+    pub(crate) fn append(&mut self, other: &Samples, prefix: &str, weight: f64, lang: Option<&str>) {
+        let (shards, files, text_files) = (self.shards.len(), self.files.len(), self.text_files.len());
+        let source = self.weights.len() as u8;
+        self.weights.push(weight);
+        self.reserve(other.len(), other.num_letters());
+        self.shards.extend(other.shards.iter().cloned());
+        self.files.extend(other.files.iter().cloned());
+        self.text_files.extend(other.text_files.iter().cloned());
+        let mut id = String::new();
+        for (row, (_, sample)) in other.rows.iter().zip(other.iter()) {
+            id.clear();
+            id.push_str(prefix);
+            id.push_str(sample.id);
+            let address = sample.audio.piece.map(|piece| piece.address);
+            self.push(&NewRow {
+                id: &id,
+                text: sample.text,
+                speaker: sample.speaker,
+                lang: sample.lang.or(lang),
+                key: &sample.audio.full_key(),
+                offset_s: sample.audio.range.map(|range| range.offset_s),
+                duration_s: sample.duration_s,
+                part: sample.part,
+                line: row.line,
+                address,
+            });
+            if let Some(new) = self.rows.last_mut() {
+                new.source = source;
+                new.shard = if row.shard == NO_SHARD { NO_SHARD } else { row.shard + shards as u16 };
+                (new.file, new.line) = match row.file {
+                    OWN_FILE => (OWN_FILE, row.line + text_files as u32),
+                    file => (file + files as u16, row.line),
+                };
+            }
+        }
+    }
+
     /// Rows pushed from here on come from `file`.
     pub(crate) fn begin_file(&mut self, file: Arc<Path>) {
         self.files.push(file);
@@ -196,6 +355,7 @@ impl Samples {
         }
     }
 
+    /// Stores a row whose names have passed [`check_name`].
     pub(crate) fn push(&mut self, new: &NewRow<'_>) {
         let start = self.letters.len();
         self.letters.push_str(new.key);
@@ -208,16 +368,21 @@ impl Samples {
             start: start as u64,
             offset_s: new.offset_s.unwrap_or(f64::NAN),
             duration_s: new.duration_s.unwrap_or(f64::NAN),
+            position: new.address.map_or(0, |address| address.position),
+            extent: new.address.map_or(0, |address| address.extent),
             // Lines are at most a mebibyte long, and so is everything in them.
-            key_len: new.key.len() as u32,
             text_len: new.text.len() as u32,
             id_at: id_at as u32,
-            id_len: new.id.len() as u32,
             speaker: self.speakers.number(new.speaker),
-            lang: self.langs.number(new.lang),
             line: new.line,
+            key_len: new.key.len() as u16,
+            id_len: new.id.len() as u16,
+            // No corpus has that many languages; those past the end count as none.
+            lang: self.langs.number(new.lang).min(NO_LANG.into()) as u16,
             file: self.files.len().saturating_sub(1) as u16,
+            shard: new.address.map_or(NO_SHARD, |_| self.shards.len().saturating_sub(1) as u16),
             part: new.part,
+            source: 0,
         });
     }
 
@@ -254,12 +419,16 @@ impl Samples {
             OWN_FILE => (self.text_files.get(row.line as usize).map(|file| &**file), 1),
             list => (self.files.get(usize::from(list)).map(|file| &**file), row.line),
         };
+        let piece = self
+            .shards
+            .get(usize::from(row.shard))
+            .map(|shard| Piece { shard, address: ValueAddress { position: row.position, extent: row.extent } });
         Sample {
-            id: self.slice(row, row.id_at, row.id_len),
-            text: self.slice(row, row.key_len, row.text_len),
+            id: self.slice(row, row.id_at, row.id_len.into()),
+            text: self.slice(row, row.key_len.into(), row.text_len),
             speaker: self.speakers.name(row.speaker),
-            lang: self.langs.name(row.lang),
-            audio: Locator { store: &self.store, key: self.slice(row, 0, row.key_len), range },
+            lang: self.langs.name(if row.lang == NO_LANG { NO_NAME } else { row.lang.into() }),
+            audio: Locator { store: &self.store, key: self.slice(row, 0, row.key_len.into()), piece, range },
             duration_s,
             part: row.part,
             file: file.unwrap_or(Path::new("")),
@@ -279,6 +448,8 @@ fn place_in(key: &str, id: &str) -> Option<usize> {
 }
 
 const NO_NAME: u32 = u32::MAX;
+/// [`NO_NAME`] in the narrower field of a language.
+const NO_LANG: u16 = u16::MAX;
 
 /// Names kept once each, in the order of first appearance.
 #[derive(Clone, Debug, Default)]
@@ -319,6 +490,7 @@ mod tests {
             duration_s: Some(2.5).filter(|_| line >= 2),
             part: Subset::Undecided,
             line,
+            address: None,
         }
     }
 
@@ -361,6 +533,6 @@ mod tests {
             samples.push(&row(&id, &format!("{id}.wav"), "about fifty letters of what somebody is saying here", line));
         }
         samples.shrink();
-        assert!(samples.heap_bytes() <= 1000 * (56 + 30 + 52), "{}", samples.heap_bytes());
+        assert!(samples.heap_bytes() <= 1000 * (64 + 30 + 52), "{}", samples.heap_bytes());
     }
 }

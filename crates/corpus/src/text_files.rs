@@ -136,7 +136,18 @@ impl TextReader<'_> {
         }
         let speaker = speaker.or(found.flatten());
         let part = Subset::Undecided;
-        let row = NewRow { id, text: &text, speaker, lang: None, key, offset_s: None, duration_s: None, part, line: 1 };
+        let row = NewRow {
+            id,
+            text: &text,
+            speaker,
+            lang: None,
+            key,
+            offset_s: None,
+            duration_s: None,
+            part,
+            line: 1,
+            address: None,
+        };
         self.samples.push_file(&row, file);
     }
 

@@ -60,6 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_threads: 2,
         depth_fixed: false,
         cache: CacheSpec::default(),
+        // For recordings in object stores: the bytes that may be fetched before they are asked for.
+        read_ahead_bytes: 0,
         max_bad_fraction: 0.05,
         bad_samples: None,
         cores: None,

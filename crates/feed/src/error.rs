@@ -8,6 +8,7 @@ use tandem_corpus::CorpusError;
 use tandem_device::{DeviceError, Route};
 use tandem_espeak::EspeakError;
 use tandem_pipeline::{Closed, WorkerError};
+use tandem_storage::StorageError;
 use tandem_text::TextError;
 
 use crate::load::bad_samples::TooManyBad;
@@ -25,6 +26,21 @@ pub enum FeedError {
     /// The phonemes of espeak-ng are asked for, and it cannot be used.
     #[error(transparent)]
     Espeak(#[from] EspeakError),
+
+    /// The store of the recordings gives no answer, or refuses every request: repair the connection or the credentials, then
+    /// resume. Says nothing about the recording.
+    #[error("storage is unreachable: {error}")]
+    StorageUnreachable {
+        /// The error of the store. Not the `source`: it would be printed twice.
+        error: StorageError,
+    },
+
+    /// The corpus is not the one that was indexed: index it again, then resume. Says nothing about the recording.
+    #[error("the corpus is not what was indexed: {error}\n   Run `tandem corpus index` again")]
+    CorpusChanged {
+        /// What changed, and how. Not the `source`: it would be printed twice.
+        error: StorageError,
+    },
 
     /// The recording exists and cannot be opened: correct its permissions.
     #[error(transparent)]
@@ -186,6 +202,12 @@ fn instead_of(route: Route) -> &'static str {
 }
 
 impl FeedError {
+    /// Whether it is about the storage of the corpus, not about a recording: another recording fails alike. A run then ends
+    /// with a checkpoint; nothing is counted as bad or replaced.
+    pub fn is_about_storage(&self) -> bool {
+        matches!(self, FeedError::StorageUnreachable { .. } | FeedError::CorpusChanged { .. })
+    }
+
     /// The error of a device, if one failed.
     pub fn device_error(&self) -> Option<&DeviceError> {
         match self {

@@ -76,6 +76,7 @@ pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
         max_threads: 1,
         depth_fixed: false,
         cache: CacheSpec::default(),
+        read_ahead_bytes: 0,
         max_bad_fraction: 0.05,
         bad_samples: None,
         cores: None,

@@ -543,6 +543,7 @@ impl<'a> Setup<'a> {
             max_threads: plan.max_threads as usize,
             depth_fixed: plan.buffer_size_given,
             cache: plan.cache.spec.clone(),
+            read_ahead_bytes: plan.read_ahead_bytes,
             max_bad_fraction: plan.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             cores: feed_cores(plan),

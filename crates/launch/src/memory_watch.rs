@@ -39,16 +39,16 @@ impl MemoryWatch {
         roles.emit(to);
         // Without `/proc` there is no figure to log.
         if let Some(bytes) = resident_bytes() {
-            to.emit(self.host(step, bytes, roles.host_use(), feed.cached_bytes()));
+            to.emit(self.host(step, bytes, roles.host_use(), feed.cached_bytes() + feed.read_ahead_bytes()));
         }
     }
 
-    fn host(&mut self, step: u64, bytes: u64, roles: HostUse, cached_bytes: u64) -> RunEvent {
+    fn host(&mut self, step: u64, bytes: u64, roles: HostUse, feed_bytes: u64) -> RunEvent {
         if step.is_multiple_of(MACHINE_STEPS) || self.limit_bytes.is_none() {
             self.limit_bytes = Some(bytes + HostReading::now().available_bytes);
         }
         let HostUse { arena_bytes, pinned_bytes } = roles;
-        let accounted_bytes = arena_bytes + pinned_bytes + cached_bytes;
+        let accounted_bytes = arena_bytes + pinned_bytes + feed_bytes;
         let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
         RunEvent::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes }
     }

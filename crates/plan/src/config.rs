@@ -129,10 +129,13 @@ fn list(errors: &[ConfigError]) -> String {
 /// Sections of older Python trainers. Every setting has one name, so a key is known wherever it stands.
 const OLD_SECTIONS: [&str; 8] = ["audio", "dataset", "gpu", "hardware", "optimizer", "performance", "train", "trainer"];
 
-/// A complete config has about 2 KB. The limit stops the parser from reading a large file that was named by mistake.
+/// A complete config has about 8 KB with its comments. The limit stops the parser from reading a large file that was named by
+/// mistake.
 const MAX_BYTES: usize = 16 << 10;
-/// A config nests two levels deep, and indentation alone reaches 180 levels in 16 KB. Nested lists would reach thousands,
-/// and dropping such a tree overflows the stack.
+/// The same with the items of lists: data may have 4096 names.
+const MAX_BYTES_WITH_ITEMS: usize = 512 << 10;
+/// A config nests three levels deep, and indentation alone reaches 1000 levels in 512 KB. Nested lists in brackets would reach
+/// many thousands, and dropping such a tree overflows the stack.
 const MAX_OPENERS: usize = 256;
 
 /// Reads the config file at `path` into `settings`. Returns warnings about retired keys.
@@ -142,8 +145,8 @@ pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigE
     let mut bytes = Vec::new();
     // One byte more than the limit distinguishes a file that is too long from one that just fits.
     let opened = open_regular(path).map_err(unreadable)?;
-    opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    check_length(bytes.len(), &file)?;
+    opened.take(MAX_BYTES_WITH_ITEMS as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    check_length(bytes.len(), MAX_BYTES_WITH_ITEMS, &file)?;
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(text, &file, settings),
         Err(error) => Err(ConfigError::NotText { at: error.valid_up_to(), file }),
@@ -152,7 +155,10 @@ pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigE
 
 /// Reads the config `text` into `settings`; messages name it `file`. Returns warnings as [`load`] does.
 pub fn parse(text: &str, file: &str, settings: &mut Settings) -> Result<Vec<String>, ConfigError> {
-    check_length(text.len(), file)?;
+    check_length(text.len(), MAX_BYTES_WITH_ITEMS, file)?;
+    let is_item = |line: &&str| line.trim_start().starts_with("- ");
+    let items: usize = text.split_inclusive('\n').filter(is_item).map(str::len).sum();
+    check_length(text.len() - items, MAX_BYTES, file)?;
     check_depth(text, file)?;
     let documents = MarkedYaml::load_from_str(text).map_err(|error| not_yaml(text, file, &error))?;
     let mut reader = Reader { file, settings, lines: BTreeMap::new(), warnings: Vec::new(), errors: Vec::new() };
@@ -174,23 +180,33 @@ pub fn parse(text: &str, file: &str, settings: &mut Settings) -> Result<Vec<Stri
     }
 }
 
-fn check_length(bytes: usize, file: &str) -> Result<(), ConfigError> {
-    if bytes <= MAX_BYTES {
+fn check_length(bytes: usize, max_bytes: usize, file: &str) -> Result<(), ConfigError> {
+    if bytes <= max_bytes {
         return Ok(());
     }
-    let (expected, found) = ("a few KB of YAML", format!("more than {MAX_BYTES} bytes"));
+    let (expected, found) = ("a few KB of YAML", format!("more than {max_bytes} bytes"));
     Err(ConfigError::NotConfig { file: file.to_owned(), expected, found })
 }
 
 fn check_depth(text: &str, file: &str) -> Result<(), ConfigError> {
-    let written = || text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let openers: usize =
-        ["[", "{", "- ", "? "].iter().map(|o| written().map(|l| l.matches(o).count()).sum::<usize>()).sum();
+    let written = text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
+    let openers: usize = written.map(num_openers).sum();
     if openers <= MAX_OPENERS {
         return Ok(());
     }
     let (expected, found) = ("sections of keys and values", format!("{openers} lists and mappings"));
     Err(ConfigError::NotConfig { file: file.to_owned(), expected, found })
+}
+
+/// What may open a list or a mapping in a line. The first dash of a line needs a deeper line to nest, and a bracket inside a
+/// word is part of it (`shard-{0..9}.tar`) or an error.
+fn num_openers(line: &str) -> usize {
+    let line = line.strip_prefix("- ").unwrap_or(line);
+    let dashes: usize = ["- ", "? "].iter().map(|opener| line.matches(opener).count()).sum();
+    let begins = |before: char| before.is_whitespace() || "[{,:?".contains(before);
+    let before = |at: usize| line[..at].chars().next_back();
+    let brackets = line.match_indices(['[', '{']).filter(|(at, _)| before(*at).is_none_or(begins)).count();
+    dashes + brackets
 }
 
 struct Reader<'a> {
@@ -234,8 +250,29 @@ impl Reader<'_> {
         if let Some(first) = self.lines.insert(setting.id, line) {
             return Err(ConfigError::Twice { file, line, name, first: Some(first) });
         }
+        if let (YamlData::Sequence(items), true) = (&value.data, setting.takes_several()) {
+            return self.list(&name, setting, items, line);
+        }
         let Some(text) = self.scalar(&name, setting, value)? else { return Ok(()) };
         Ok(self.settings.put(setting, &text, Origin::Config { file, line })?)
+    }
+
+    /// A list of names. An error is at the line of its item.
+    fn list(
+        &mut self,
+        name: &str,
+        setting: &Setting,
+        items: &[MarkedYaml<'_>],
+        line: usize,
+    ) -> Result<(), ConfigError> {
+        let mut names = Vec::new();
+        for item in items {
+            let text = scalar_text(item).ok_or_else(|| self.wrong_type(item, name, "a name"))?;
+            let origin = Origin::Config { file: self.file.to_owned(), line: item.span.start.line() };
+            Settings::new().put(setting, &text, origin)?;
+            names.push(text);
+        }
+        Ok(self.settings.put_all(setting, &names, Origin::Config { file: self.file.to_owned(), line })?)
     }
 
     fn unknown_section(&self, name: String, line: usize) -> ConfigError {
@@ -358,6 +395,50 @@ mod tests {
     }
 
     #[test]
+    fn data_is_one_name_or_a_list() {
+        let check = |text: &str, expected: &[&str]| {
+            assert_eq!(read(text).unwrap().0.texts(Id::TrainData), expected, "{text}");
+        };
+        check("data:\n  train_data: voice\n", &["voice"]);
+        check("data:\n  train_data: [a.tar, 's3://b/{0..9}.tar', 7]\n", &["a.tar", "s3://b/{0..9}.tar", "7"]);
+        check("data:\n  dataset_path:\n    - a b\n    - shard-{000..127}.tar\n", &["a b", "shard-{000..127}.tar"]);
+        let (settings, _) = read("data:\n  train_data: t\n  val_data:\n  - v\n  - w\n").unwrap();
+        assert_eq!(settings.to_string(), "--train-data t --val-data v w");
+        let origin = &settings.given(Id::ValData).unwrap().origin;
+        assert_eq!(*origin, Origin::Config { file: "c.yaml".to_owned(), line: 3 });
+    }
+
+    #[test]
+    fn a_wrong_list_of_data_names_its_line() {
+        check("data:\n  train_data:\n    - a\n    - [b]\n", "c.yaml:4: data.train_data: expected a name, found a list");
+        check(
+            "data:\n  train_data:\n    - a\n    - C:\\voice\n",
+            "c.yaml:4: data.train_data: expected a path of this system, found `C:\\voice`; for example \
+             train_data: /mnt/c/voice",
+        );
+        check(
+            "data:\n  train_data: []\n",
+            "c.yaml:2: data.train_data: expected 1 to 4096 names, of which each may be a pattern in quotes, found `0 names`; \
+             for example train_data: 'data/*.tar'",
+        );
+        check(
+            "data:\n  train_data: {a: b}\n",
+            "c.yaml:2: data.train_data: expected a path of this system, a pattern, a URL, or a list of them, found a mapping",
+        );
+        check("data:\n  lexicon: [a]\n", "c.yaml:2: data.lexicon: expected a path of this system, found a list");
+    }
+
+    #[test]
+    fn a_list_of_thousands_of_names_is_read() {
+        let names: Vec<String> =
+            (0..4096).map(|n| format!("s3://bucket/some/folder/part-{n:05}-{{000..127}}.tar")).collect();
+        let block: String = names.iter().map(|name| format!("    - {name}\n")).collect();
+        assert_eq!(read(&format!("data:\n  train_data:\n{block}")).unwrap().0.texts(Id::TrainData), names);
+        let flow = serde_json::json!(names[..200]).to_string();
+        assert_eq!(read(&format!("data:\n  train_data: {flow}\n")).unwrap().0.texts(Id::TrainData), names[..200]);
+    }
+
+    #[test]
     fn an_empty_config_sets_nothing() {
         for text in ["", "# only a comment\n", "data:\n", "---\n", "~", "data: {}\nmodel:\n", "data:\n  gpu: null\n"] {
             assert_eq!(read(text).unwrap().0, Settings::new(), "{text:?}");
@@ -448,9 +529,31 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_an_error_and_not_a_crash() {
-        for unit in ["- ", "-\t", "[", "{a: ", "? ", "?\t", "&a ", "!!seq "] {
+        let units = [
+            "- ", "-\t", "[", "{a: ", "? ", "?\t", "&a ", "!!seq ", "-[", "a{", "[a,", "\"a\"[", "'a'{", "[a: ",
+            "-\n[", "x:[", "*[", "[&a [", "[!!seq [", "\n- [",
+        ];
+        for unit in units {
             let text = unit.repeat(MAX_BYTES / unit.len());
             assert!(read(&text).is_err(), "{unit:?}");
+            // The item of a list may be long.
+            let item = unit.replace('\n', " ").repeat(MAX_BYTES_WITH_ITEMS / unit.len() - 1);
+            assert!(read(&format!("- {item}")).is_err(), "- {unit:?}");
+            assert!(read(&format!("[{text}")).is_err(), "[{unit:?}");
+            assert!(read(&format!("{{a: {text}")).is_err(), "{{{unit:?}");
+        }
+        // Indentation has as many levels as its bytes allow.
+        for (opener, max_bytes) in [("a:", MAX_BYTES), ("-", MAX_BYTES), ("?", MAX_BYTES), ("- ", MAX_BYTES_WITH_ITEMS)]
+        {
+            let mut text = String::new();
+            for level in 0.. {
+                let line = format!("{:level$}{opener}\n", "");
+                if text.len() + line.len() > max_bytes {
+                    break;
+                }
+                text += &line;
+            }
+            assert!(text.len() > max_bytes - 2000 && read(&text).is_err(), "{opener}");
         }
     }
 
@@ -467,7 +570,7 @@ mod tests {
         assert!(error(&dir.join("absent.yaml")).contains("cannot read the config file"));
         assert!(error(&dir).contains("cannot read the config file"));
         assert!(error(&at("bytes.yaml", b"data:\n\xff")).contains("byte 6"));
-        assert!(error(&at("huge.yaml", &vec![b'#'; 1 << 20])).contains("more than 16384 bytes"));
+        assert!(error(&at("huge.yaml", &vec![b'#'; 1 << 20])).contains("more than 524288 bytes"));
         assert!(load(&at("good.yaml", b"training: {seed: 3}"), &mut Settings::new()).unwrap().is_empty());
         std::fs::remove_dir_all(&dir).unwrap();
     }

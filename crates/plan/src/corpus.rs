@@ -13,6 +13,7 @@ use tandem_feed::{
 };
 use tandem_files::read_bounded;
 use tandem_model::Vocabulary;
+use tandem_storage::redact;
 use tandem_text::{Harakat, Lexicon, Phonemizer};
 
 use crate::refusal::{Reason, Refusal};
@@ -27,8 +28,10 @@ type Row = (SampleIndex, Extent);
 /// The lengths of a corpus. Planning needs nothing else of it and opens no file.
 #[derive(Clone, Debug)]
 pub struct CorpusFacts {
-    /// Its path, for messages.
+    /// Its name, for messages. Without the secrets of URLs.
     pub name: String,
+    /// Whether some of its recordings are in an object store: these are fetched ahead.
+    pub is_remote: bool,
     /// The usable rows, shortest recording first.
     rows: Arc<[Row]>,
     /// Total duration.
@@ -67,7 +70,8 @@ impl CorpusFacts {
         let frames: u64 = rows.iter().map(|(_, extent)| u64::from(extent.frames)).sum();
         let seconds = (frames * tandem_feed::HOP_SAMPLES) as f64 / f64::from(RATE_HZ);
         CorpusFacts {
-            name: name.into(),
+            name: redact(&name.into()),
+            is_remote: false,
             seconds,
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
@@ -251,6 +255,11 @@ impl<'a> BucketShapes<'a> {
         self.corpus.map_or_else(plain_table_bytes, |corpus| corpus.table_bytes)
     }
 
+    /// Whether recordings are in an object store.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.corpus.is_some_and(|corpus| corpus.is_remote)
+    }
+
     /// Sample rates that the data device resamples.
     pub(crate) fn rates_hz(&self) -> Vec<u32> {
         self.corpus.map_or_else(Vec::new, |corpus| corpus.rates_hz.clone())
@@ -376,6 +385,12 @@ mod tests {
         check("--max-text-length 57", 16, 500);
         check("--max-mel-frames 80", 1, 1);
         check("--max-mel-frames 100000", 16, 1000);
+    }
+
+    #[test]
+    fn the_name_of_a_corpus_has_no_secrets() {
+        let facts = CorpusFacts::new("https://anna:SECRET@host/a.tar?sig=SECRET b.tar", Vec::new());
+        assert_eq!((facts.name.as_str(), facts.is_remote), ("https://…@host/a.tar?… b.tar", false));
     }
 
     #[test]

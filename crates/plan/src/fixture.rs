@@ -70,6 +70,13 @@ pub(crate) fn corpus(num_rows: u32) -> CorpusFacts {
     CorpusFacts::new("corpus", (0..num_rows).map(row).collect())
 }
 
+/// The same in an object store.
+pub(crate) fn remote_corpus(num_rows: u32) -> CorpusFacts {
+    let mut facts = corpus(num_rows);
+    facts.is_remote = true;
+    facts
+}
+
 /// Models whose memory is a formula: chains of square GEMMs with about the parameters of the presets. The decisions under test
 /// work with any model, and the real one takes some milliseconds per shape.
 pub(crate) struct Chains;

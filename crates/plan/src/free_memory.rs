@@ -10,14 +10,34 @@ use crate::model_memory::ModelMemory;
 #[derive(Clone, Copy)]
 pub(crate) struct FreeMemory<'a> {
     hardware: &'a Hardware,
-    /// Host memory that is not for arenas.
-    pub(crate) process_bytes: u64,
+    /// Host memory that is not for arenas: the process itself, and recordings that it reads ahead.
+    own_bytes: OwnBytes,
+}
+
+/// Host memory of a run besides arenas, pinned buffers and the cache.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OwnBytes {
+    /// See [`process_bytes`].
+    pub(crate) process: u64,
+    /// Recordings fetched ahead from an object store.
+    pub(crate) read_ahead: u64,
+}
+
+impl OwnBytes {
+    pub(crate) fn total(self) -> u64 {
+        self.process.saturating_add(self.read_ahead)
+    }
 }
 
 impl<'a> FreeMemory<'a> {
-    /// The free memory of `hardware` for a run that needs `process_bytes` of host memory for itself.
-    pub(crate) fn new(hardware: &'a Hardware, process_bytes: u64) -> FreeMemory<'a> {
-        FreeMemory { hardware, process_bytes }
+    /// The free memory of `hardware` for a run that needs `own_bytes` of host memory for itself.
+    pub(crate) fn new(hardware: &'a Hardware, own_bytes: OwnBytes) -> FreeMemory<'a> {
+        FreeMemory { hardware, own_bytes }
+    }
+
+    /// Host memory that is not for arenas.
+    pub(crate) fn own_bytes(&self) -> OwnBytes {
+        self.own_bytes
     }
 
     /// The machine.
@@ -29,7 +49,7 @@ impl<'a> FreeMemory<'a> {
     pub(crate) fn of(&self, card: Option<usize>) -> u64 {
         match card {
             Some(index) => self.hardware.card(index).map_or(0, |facts| facts.reading.free_bytes),
-            None => self.hardware.host.available_bytes.saturating_sub(self.process_bytes),
+            None => self.hardware.host.available_bytes.saturating_sub(self.own_bytes.total()),
         }
     }
 
@@ -37,11 +57,15 @@ impl<'a> FreeMemory<'a> {
     pub(crate) fn describe(&self, card: Option<usize>) -> String {
         let Some(CardFacts { reading, .. }) = card.and_then(|index| self.hardware.card(index)) else {
             let limit = self.hardware.host.limited_by.map_or_else(String::new, |limit| format!(" ({limit})"));
-            let own = match self.process_bytes {
+            let own = match self.own_bytes.process {
                 0 => String::new(),
                 bytes => format!("; the process itself needs {}", show(bytes)),
             };
-            return format!("free: {}{limit}{own}", show_free(self.hardware.host.available_bytes));
+            let ahead = match self.own_bytes.read_ahead {
+                0 => String::new(),
+                bytes => format!(", recordings read ahead {}", show(bytes)),
+            };
+            return format!("free: {}{limit}{own}{ahead}", show_free(self.hardware.host.available_bytes));
         };
         let mut text = format!("total {}, free {}", show(reading.total_bytes), show_free(reading.free_bytes));
         for process in &reading.processes {

@@ -90,6 +90,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
     });
     // Added here because the macro's recursion limit is reached above.
     document["ranks"] = json!({ "rank": plan.world.rank, "size": plan.world.size });
+    document["read_ahead_bytes"] = plan.read_ahead_bytes.into();
     document["micro_batches_per_rank"] = plan.local_micro_batches().into();
     document
 }
@@ -181,7 +182,8 @@ mod tests {
     use tandem_ranks::World;
 
     use super::*;
-    use crate::fixture::{Chains, cpu_only, gpus, settings};
+    use crate::corpus::CorpusFacts;
+    use crate::fixture::{Chains, cpu_only, gpus, remote_corpus, settings};
 
     fn plan(line: &str, hardware: &Hardware) -> Value {
         plan_json(&Plan::solve(&settings(line), hardware, &Chains, None).unwrap(), hardware)
@@ -215,6 +217,19 @@ mod tests {
         check(&cpu_only(), json!({ "rank": 0, "size": 1 }), 4);
         let second = World { rank: 1, size: 2, local_rank: 1, local_size: 2 };
         check(&cpu_only().with_world(second), json!({ "rank": 1, "size": 2 }), 2);
+    }
+
+    #[test]
+    fn a_plan_has_the_bytes_of_its_read_ahead_and_no_secret_of_its_corpus() {
+        assert_eq!(plan("", &cpu_only())["read_ahead_bytes"], json!(0));
+        let url = "https://anna:SECRET@host/a.tar?X-Amz-Signature=SECRET";
+        let mut facts = CorpusFacts::new(url, remote_corpus(100).rows().to_vec());
+        facts.is_remote = true;
+        let settings = settings(&format!("--train-data {url} --val-data {url}"));
+        let json = plan_json(&Plan::solve(&settings, &cpu_only(), &Chains, Some(&facts)).unwrap(), &cpu_only());
+        assert_eq!(json["read_ahead_bytes"], json!(256 << 20));
+        assert_eq!(json["corpus"]["path"], json!("https://…@host/a.tar?…"));
+        assert!(!json.to_string().contains("SECRET"), "{json:#}");
     }
 
     #[test]

@@ -183,6 +183,7 @@ fn auto_both() -> Suggestion {
 mod tests {
     use super::*;
     use crate::fixture::{cpu_only, gpus, settings};
+    use crate::free_memory::OwnBytes;
     use crate::model_memory::PlanLine;
     use tandem_device::CardProcess;
 
@@ -190,7 +191,8 @@ mod tests {
         let settings = settings(line);
         let placement = Placement::choose(&settings, hardware)?;
         let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("slots", 400 * MIB)], slots_bytes: 0 };
-        let limits = MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need)?;
+        let limits =
+            MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, OwnBytes::default()), &need)?;
         Ok((limits.data / MIB, limits.model / MIB))
     }
 
@@ -249,7 +251,9 @@ mod tests {
             let settings = settings(line);
             let placement = Placement::choose(&settings, hardware).unwrap();
             let need = Need { driver_bytes: 0, arena: Vec::new(), slots_bytes: 0 };
-            MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need).unwrap().notes
+            MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, OwnBytes::default()), &need)
+                .unwrap()
+                .notes
         };
         let mut pair = gpus(2, 10);
         pair.cards[0].reading.free_bytes = 5_000 * MIB;

@@ -54,6 +54,10 @@ pub struct Plan {
     pub corpus: Option<CorpusPlan>,
     /// The cache for decoded audio.
     pub cache: CachePlan,
+    /// The most bytes of recordings that are fetched ahead from an object store, in host memory; 0 without one.
+    pub read_ahead_bytes: u64,
+    /// The value of `--read-ahead-mb`, if it was given.
+    pub read_ahead_asked_mb: Option<u64>,
     /// The disk space of its checkpoints.
     pub checkpoints: CheckpointRoom,
     /// The fraction of an epoch's recordings that may fail to decode.
@@ -138,17 +142,19 @@ pub struct RolePlan {
     pub strength: Strength,
 }
 
-/// Paths of the data, as the user wrote them.
+/// Names of the data, as the user wrote them. URLs are without their secrets: a plan is printed and stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Training data.
-    pub train_data: Option<String>,
-    /// Validation data, if it is separate.
-    pub val_data: Option<String>,
+    /// Training data; empty without it.
+    pub train_data: Vec<String>,
+    /// Validation data; empty if it is not separate.
+    pub val_data: Vec<String>,
     /// The list of excluded utterances.
     pub exclude_ids: Option<String>,
     /// Where to find the speaker of rows that name none in their id.
     pub speaker_id_pattern: Option<String>,
+    /// Columns of tables, as `--columns` says them.
+    pub columns: Option<String>,
     /// The language of rows that do not name one, if it was given.
     pub lang: Option<String>,
     /// What turns words into symbols, as `--phonemizer` says it.

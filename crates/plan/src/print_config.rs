@@ -15,9 +15,14 @@ pub fn print_config(plan: &Plan) -> String {
     for section in SECTIONS {
         text.push_str(&format!("\n{section}:\n"));
         for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
-            let value = resolved(plan, setting.id).map_or_else(|| "null".to_owned(), |value| yaml(&value));
+            let (value, items) = match resolved(plan, setting.id) {
+                None => ("null".to_owned(), Vec::new()),
+                Some(SettingValue::Texts(names)) if names.len() > 1 => (String::new(), names),
+                Some(value) => (yaml(&value), Vec::new()),
+            };
             let entry = format!("{}: {value}", setting.key);
             text.push_str(&format!("  {entry:<34}  # {}\n", setting.help_text()));
+            items.iter().for_each(|name| text.push_str(&format!("    - {}\n", in_quotes(name))));
         }
     }
     text
@@ -26,21 +31,25 @@ pub fn print_config(plan: &Plan) -> String {
 fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
     let count = |n: u64| Some(SettingValue::Count(n));
     let text = |text: &Option<String>| text.clone().map(SettingValue::Text);
+    let names = |names: &[String]| (!names.is_empty()).then(|| SettingValue::Texts(names.to_vec()));
     let card = |role: Role| plan.role(role).card.map(SettingValue::gpu);
     let limit = |role: Role| plan.isolated.then(|| SettingValue::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
     // Several GPUs are a setting of their own, and each of them has both roles.
     let has_separate_roles = matches!(plan.mode, Mode::Multi | Mode::SharedGpu) && plan.gpus.is_none();
     match id {
-        Id::TrainData => text(&plan.sources.train_data),
-        Id::ValData => text(&plan.sources.val_data),
+        Id::TrainData => names(&plan.sources.train_data),
+        Id::ValData => names(&plan.sources.val_data),
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
         Id::SpeakerIdPattern => text(&plan.sources.speaker_id_pattern),
+        Id::Columns => text(&plan.sources.columns),
         Id::Lang => text(&plan.sources.lang),
         Id::Phonemizer => Some(SettingValue::Choice(plan.sources.phonemizer)),
         Id::Lexicon => text(&plan.sources.lexicon),
         Id::Harakat => Some(SettingValue::Choice(plan.sources.harakat)),
         // The value of the flag: where `auto` caches depends on the free memory.
         Id::Cache => Some(SettingValue::Choice(plan.cache.asked)),
+        // The value of the flag: without recordings in an object store, nothing is read ahead.
+        Id::ReadAheadMb => plan.read_ahead_asked_mb.map(SettingValue::Count),
         Id::MaxBadFraction => Some(SettingValue::Share(plan.max_bad_fraction)),
         Id::CheckpointDir => Some(SettingValue::Text(plan.training.checkpoint_dir.clone())),
         Id::Epochs => count(plan.training.epochs),
@@ -96,10 +105,13 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
 /// Text is quoted, because a path can contain any character.
 fn yaml(value: &SettingValue) -> String {
     match value {
-        SettingValue::Text(text) => serde_json::json!(text).to_string(),
-        SettingValue::Gpus(list) => serde_json::json!(list.to_string()).to_string(),
+        SettingValue::Text(_) | SettingValue::Texts(_) | SettingValue::Gpus(_) => in_quotes(&value.to_string()),
         other => other.to_string(),
     }
+}
+
+fn in_quotes(text: &str) -> String {
+    serde_json::json!(text).to_string()
 }
 
 /// `--mode` of a mode; `None` for a shared GPU, which `--share-gpu` requests.
@@ -117,9 +129,9 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::corpus::CorpusFacts;
-    use crate::fixture::{Chains, corpus, cpu_only, gpus, settings};
+    use crate::fixture::{Chains, corpus, cpu_only, gpus, remote_corpus, settings};
     use crate::hardware::Hardware;
-    use crate::settings::Settings;
+    use crate::settings::{Origin, Settings};
 
     /// The plan without explanations, notes, hints and advice.
     fn bare(mut plan: Plan) -> Plan {
@@ -167,6 +179,10 @@ mod tests {
             "--cache disk --lang fa --speaker-id-pattern {speaker}_* --max-bad-fraction 0.25 --train-data a",
             &gpus(1, 24),
         );
+        check("--train-data a --columns text=b,audio=c --read-ahead-mb 0", &gpus(1, 24));
+        for line in ["--train-data s3://b/a.tar", "--train-data s3://b/a.tar --read-ahead-mb 7"] {
+            check_settings(&settings(line), &gpus(1, 24), Some(&remote_corpus(500)));
+        }
     }
 
     #[test]
@@ -174,5 +190,29 @@ mod tests {
         for path in ["my voice", "a: b # c", "\"q\" 'r' \\", "null", "\n", "7", "- x", "ک/ی"] {
             check_settings(&Settings::new().with(&[("train-data", path)]).unwrap(), &gpus(1, 24), None);
         }
+    }
+
+    #[test]
+    fn lists_of_data_survive_the_round_trip() {
+        let mut settings = settings("--seed 3");
+        let names = ["data/*.parquet", "s3://b/shard-{000..127}.tar", "- x", "# y", "null", "a: b", "\"q\" 'r'"];
+        settings.set_all("train-data", &names, Origin::Flag).unwrap();
+        settings.set_all("val-data", &["s3://b/v-?.tar", "my voice"], Origin::Flag).unwrap();
+        check_settings(&settings, &gpus(1, 24), None);
+        let text = print_config(&Plan::solve(&settings, &gpus(1, 24), &Chains, None).unwrap());
+        assert!(text.contains("\n    - \"data/*.parquet\"\n    - \"s3://b/shard-{000..127}.tar\"\n"), "{text}");
+    }
+
+    #[test]
+    fn a_printed_config_has_no_secrets_and_says_so_when_it_is_read() {
+        let mut settings = Settings::new();
+        let names = ["https://anna:SECRET@host/a.tar", "https://host/b.tar?X-Amz-Signature=SECRET"];
+        settings.set_all("train-data", &names, Origin::Flag).unwrap();
+        settings.set("val-data", names[0], Origin::Flag).unwrap();
+        let plan = Plan::solve(&settings, &gpus(1, 24), &Chains, None).unwrap();
+        let text = print_config(&plan);
+        assert!(text.contains("https://…@host/a.tar") && !format!("{text}{plan:?}").contains("SECRET"), "{text}");
+        let error = config::parse(&text, "printed", &mut Settings::new()).unwrap_err().to_string();
+        assert!(error.contains("2 problems") && error.contains("https://USER:PASSWORD@host/a.tar"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use tandem_feed::{FRAME_LIMITS, TOKEN_LIMITS};
 
+use crate::columns::COLUMN_KEYS;
 use crate::gpu_name::MAX_INDEX;
 use crate::speech::preset_sizes;
 use crate::value::{MAX_LIMIT_MB, SettingValue};
@@ -17,11 +18,13 @@ pub enum Id {
     ValData,
     ExcludeIds,
     SpeakerIdPattern,
+    Columns,
     Lang,
     Phonemizer,
     Lexicon,
     Harakat,
     Cache,
+    ReadAheadMb,
     MaxBadFraction,
     CheckpointDir,
     Epochs,
@@ -122,6 +125,10 @@ pub enum SettingKind {
     Share,
     /// A path to a file or folder.
     Path,
+    /// Names of data, one or several: paths, patterns and URLs.
+    Sources,
+    /// Which column of a table is what; see [`parse_columns`](crate::parse_columns).
+    Columns,
     /// An address to listen at.
     Address,
     /// A free-form word.
@@ -163,6 +170,11 @@ impl Setting {
         (self.id == Id::Resume).then_some(NEWEST)
     }
 
+    /// Whether the flag takes several values, one after the other.
+    pub fn takes_several(&self) -> bool {
+        self.kind == SettingKind::Sources
+    }
+
     /// The flag that turns a switch off, if there is one.
     pub fn off_flag(&self) -> Option<&'static str> {
         match self.kind {
@@ -181,7 +193,8 @@ impl Setting {
             SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
             SettingKind::Share | SettingKind::LearningRate => Some("X"),
-            SettingKind::Path => Some("PATH"),
+            SettingKind::Path | SettingKind::Sources => Some("PATH"),
+            SettingKind::Columns => Some("NAMES"),
             SettingKind::Address => Some("ADDR"),
             SettingKind::Word => Some("LANG"),
             SettingKind::SpeakerPattern => Some("PATTERN"),
@@ -224,7 +237,11 @@ impl Setting {
             SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
             SettingKind::Share => "a number from 0 to 1".to_owned(),
             SettingKind::LearningRate => "a number over 0, at most 1".to_owned(),
-            SettingKind::Path => "a path of this system".to_owned(),
+            SettingKind::Path => A_PATH.to_owned(),
+            SettingKind::Sources => "a path of this system, a pattern, a URL, or a list of them".to_owned(),
+            SettingKind::Columns => {
+                format!("columns as key=name with commas between them (keys: {})", COLUMN_KEYS.join(", "))
+            }
             SettingKind::Address => "a port or an address to listen at".to_owned(),
             SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
             SettingKind::SpeakerPattern => {
@@ -246,7 +263,8 @@ impl Setting {
             (_, SettingKind::Seconds) => "1.0".to_owned(),
             (_, SettingKind::Share) => "0.5".to_owned(),
             (_, SettingKind::LearningRate) => "0.001".to_owned(),
-            (_, SettingKind::Path) => "./data".to_owned(),
+            (_, SettingKind::Path | SettingKind::Sources) => "./data".to_owned(),
+            (_, SettingKind::Columns) => "audio=mp3,text=sentence".to_owned(),
             (_, SettingKind::Address) => "9090".to_owned(),
             (_, SettingKind::Word) => "en".to_owned(),
             (_, SettingKind::SpeakerPattern) => "{speaker}_*".to_owned(),
@@ -267,6 +285,9 @@ impl Setting {
 /// The value of `--resume` without an argument: the newest checkpoint of the run, which must exist.
 pub const NEWEST: &str = "newest";
 
+/// What a path must be.
+pub(crate) const A_PATH: &str = "a path of this system";
+
 /// The sections of a config file, in the order `--print-config` writes them.
 pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
 
@@ -282,9 +303,9 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "train_data",
         aliases: &["data-path", "dataset-path"],
-        kind: SettingKind::Path,
+        kind: SettingKind::Sources,
         default: DefaultValue::Computed("a generated demo corpus"),
-        help: "LJSpeech, Piper, VCTK or Common Voice folder, wav+txt, or a manifest",
+        help: "Folder, list, corpus.yaml, tar, Parquet, Arrow or Lhotse files, URLs; folders: LJSpeech, Piper, VCTK, Common Voice, wav+txt; several names are one corpus",
     },
     Setting {
         id: Id::ValData,
@@ -292,7 +313,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "val_data",
         aliases: &["val-data-path"],
-        kind: SettingKind::Path,
+        kind: SettingKind::Sources,
         default: DefaultValue::Computed("metadata_eval.csv, else 10 % of the training data"),
         help: "Validation data, in the same formats",
     },
@@ -315,6 +336,16 @@ pub static SETTINGS: &[Setting] = &[
         kind: SettingKind::SpeakerPattern,
         default: DefaultValue::Computed("none"),
         help: "Where to find the speaker of rows that name none in their id: {speaker}_* finds p248 in p248_065",
+    },
+    Setting {
+        id: Id::Columns,
+        flag: "columns",
+        section: DATA,
+        key: "columns",
+        aliases: &[],
+        kind: SettingKind::Columns,
+        default: DefaultValue::Computed("found by their usual names"),
+        help: "Columns of Parquet and Arrow tables, as audio=mp3,text=sentence; keys: audio, text, speaker, id, lang, duration",
     },
     Setting {
         id: Id::Lang,
@@ -365,6 +396,16 @@ pub static SETTINGS: &[Setting] = &[
         kind: SettingKind::Choice(&["auto", "none", "memory", "disk"]),
         default: DefaultValue::Fixed("auto"),
         help: "Where to cache decoded audio between epochs; auto: in memory if it fits in a quarter of the free RAM",
+    },
+    Setting {
+        id: Id::ReadAheadMb,
+        flag: "read-ahead-mb",
+        section: DATA,
+        key: "read_ahead_mb",
+        aliases: &[],
+        kind: SettingKind::Count { min: 0, max: 1 << 20 },
+        default: DefaultValue::Fixed("256"),
+        help: "Most MB of recordings to fetch ahead from an object store, in host memory; 0 turns it off",
     },
     Setting {
         id: Id::MaxBadFraction,

@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use tandem_corpus::ColumnNames;
+use tandem_storage::redact;
+
+use crate::columns::{corrected, parse_columns};
 use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::nearest::nearest;
-use crate::setting::{Id, SETTINGS, Setting, SettingKind};
+use crate::setting::{A_PATH, Id, SETTINGS, Setting, SettingKind};
+use crate::source_names::{MAX_NAMES, shown_source, source_arg, sources_text, typed_sources, with_placeholders};
 use crate::value::{Limit, SettingValue, linux_path, quoted};
 
 /// The settings the user gave, each with its origin. Flags override the config file, in whichever order they are read.
@@ -88,6 +93,36 @@ impl Settings {
         };
         let value = read(setting, text, &origin)?;
         self.store(setting.id, if setting.off_flag() == Some(name) { invert(value) } else { value }, origin);
+        Ok(())
+    }
+
+    /// Parses `texts` as the values of the flag `name`, in this order, and stores them. Only names of data may be several.
+    pub fn set_all<T: AsRef<str>>(&mut self, name: &str, texts: &[T], origin: Origin) -> Result<(), SettingError> {
+        match Setting::of_flag(name) {
+            Some(setting) if setting.takes_several() => self.put_all(setting, texts, origin),
+            Some(setting) if texts.len() != 1 => {
+                let found = format!("{} values", texts.len());
+                Err(invalid(setting, setting.expected(), found, &setting.example(), &origin))
+            }
+            _ => self.set(name, texts.first().map_or("", AsRef::as_ref), origin),
+        }
+    }
+
+    /// Parses `texts` as the names of `setting` and stores them.
+    pub(crate) fn put_all<T: AsRef<str>>(
+        &mut self,
+        setting: &Setting,
+        texts: &[T],
+        origin: Origin,
+    ) -> Result<(), SettingError> {
+        if texts.is_empty() || texts.len() > MAX_NAMES {
+            return Err(wrong_number(setting, texts.len(), &origin));
+        }
+        for text in texts {
+            read(setting, text.as_ref(), &origin)?;
+        }
+        let names = texts.iter().map(|text| text.as_ref().to_owned()).collect();
+        self.store(setting.id, SettingValue::Texts(names), origin);
         Ok(())
     }
 
@@ -237,12 +272,34 @@ impl Settings {
         }
     }
 
-    /// The path or word for `id`: given, or its fixed default.
+    /// The path or word for `id`: given, or its fixed default. Names of data as a message shows them: [`Settings::texts`] has
+    /// them as they are opened.
     pub fn text(&self, id: Id) -> Option<String> {
         match self.value(id) {
             Some(SettingValue::Text(text)) => Some(text),
+            Some(SettingValue::Texts(names)) => Some(sources_text(&names)),
             _ => None,
         }
+    }
+
+    /// The names of data that the user gave for `id`; none without the setting. A URL may hold a password: what is printed goes
+    /// through [`shown_source`] or is [`Settings::typed`].
+    pub fn texts(&self, id: Id) -> Vec<String> {
+        match self.value(id) {
+            Some(SettingValue::Texts(names)) => names,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The names of data that the user gave for `id`, as a command line takes them: `a.tar 'my voice'`. Without secrets.
+    pub fn typed(&self, id: Id) -> String {
+        typed_sources(&self.texts(id))
+    }
+
+    /// The columns of `--columns`; none without it.
+    pub fn columns(&self) -> ColumnNames {
+        // The text was checked when it was stored.
+        self.text(Id::Columns).and_then(|text| parse_columns(&text).ok()).unwrap_or_default()
     }
 
     fn value(&self, id: Id) -> Option<SettingValue> {
@@ -251,7 +308,7 @@ impl Settings {
 }
 
 impl fmt::Display for Settings {
-    /// As a command line: `--batch-size 8 --share-gpu`.
+    /// As a command line: `--batch-size 8 --share-gpu`. URLs are without their secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let args = self.iter().flat_map(|(setting, given)| args_of(setting, &given.value));
         f.write_str(&args.map(|arg| quoted(&arg)).collect::<Vec<_>>().join(" "))
@@ -264,6 +321,9 @@ pub(crate) fn args_of(setting: &Setting, value: &SettingValue) -> Vec<String> {
     match value {
         SettingValue::Switch(true) => vec![flag(setting.flag)],
         SettingValue::Switch(false) => setting.off_flag().map(flag).into_iter().collect(),
+        SettingValue::Texts(names) => {
+            [flag(setting.flag)].into_iter().chain(names.iter().map(|name| source_arg(name))).collect()
+        }
         _ => vec![flag(setting.flag), value.to_string()],
     }
 }
@@ -284,19 +344,40 @@ fn nearest_flag(name: &str) -> String {
 }
 
 fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError {
+    let shown = match setting.kind {
+        SettingKind::Sources => shown_source(found),
+        _ => redact(found),
+    };
+    let is_path = matches!(setting.kind, SettingKind::Path | SettingKind::Sources);
+    if let Some(path) = linux_path(found).filter(|_| is_path) {
+        return invalid(setting, A_PATH.to_owned(), shown, &quoted(&path), origin);
+    }
+    if let Some(example) = with_placeholders(found).filter(|_| setting.kind == SettingKind::Sources) {
+        let expected = "the whole URL (… stands for its password or signed query, which are never printed)";
+        return invalid(setting, expected.to_owned(), shown, &quoted(&example), origin);
+    }
     let close = match setting.kind {
         SettingKind::Choice(words) => nearest(found, words.iter().copied()).map(str::to_owned),
-        SettingKind::Path => linux_path(found).map(|path| quoted(&path)),
+        SettingKind::Columns => corrected(found).map(|text| quoted(&text)),
         _ => None,
     };
-    let value = close.unwrap_or_else(|| setting.example());
+    invalid(setting, setting.expected(), shown, &close.unwrap_or_else(|| setting.example()), origin)
+}
+
+fn wrong_number(setting: &Setting, num_names: usize, origin: &Origin) -> SettingError {
+    let expected = format!("1 to {MAX_NAMES} names, of which each may be a pattern in quotes");
+    invalid(setting, expected, format!("{num_names} names"), "'data/*.tar'", origin)
+}
+
+/// The error of a setting. `value` is an example of a valid one.
+fn invalid(setting: &Setting, expected: String, found: String, value: &str, origin: &Origin) -> SettingError {
     let (place, example) = match origin {
         Origin::Flag | Origin::Measured => (format!("--{}", setting.flag), format!("--{} {value}", setting.flag)),
         Origin::Config { file, line } => {
             (format!("{file}:{line}: {}.{}", setting.section, setting.key), format!("{}: {value}", setting.key))
         }
     };
-    SettingError::InvalidValue { place, expected: setting.expected(), found: found.to_owned(), example }
+    SettingError::InvalidValue { place, expected, found, example }
 }
 
 #[cfg(test)]
@@ -319,6 +400,104 @@ mod tests {
         for valid in ["c:/voice", "a:b", r"voice\", "/mnt/c/voice", r"CD:\x"] {
             assert_eq!(refused(valid), Ok(()), "{valid}");
         }
+    }
+
+    #[test]
+    fn several_names_of_data_are_one_setting() {
+        let mut settings = Settings::new();
+        settings.set_all("train-data", &["a.tar", "my voice", "s3://b/{0..9}.tar"], Origin::Flag).unwrap();
+        settings.set_all("val-data", &["v"], Origin::Flag).unwrap();
+        settings.set_all("val-data", &["w", "x"], config(3)).unwrap();
+        settings.set_all("seed", &["7"], Origin::Flag).unwrap();
+        assert_eq!(settings.texts(Id::TrainData), ["a.tar", "my voice", "s3://b/{0..9}.tar"]);
+        assert_eq!((settings.texts(Id::ValData), settings.texts(Id::Lexicon)), (vec!["v".to_owned()], vec![]));
+        let typed = "a.tar 'my voice' 's3://b/{0..9}.tar'";
+        assert_eq!(settings.typed(Id::TrainData), typed);
+        assert_eq!(settings.text(Id::TrainData).as_deref(), Some(typed));
+        assert_eq!(settings.to_string(), format!("--train-data {typed} --val-data v --seed 7"));
+        // One name is as the user wrote it.
+        let one = Settings::new().with(&[("train-data", "my voice")]).unwrap();
+        assert_eq!(one.text(Id::TrainData).as_deref(), Some("my voice"));
+        assert_eq!(
+            (one.typed(Id::TrainData).as_str(), one.to_string().as_str()),
+            ("'my voice'", "--train-data 'my voice'")
+        );
+    }
+
+    #[test]
+    fn names_that_are_no_data_are_refused() {
+        let check = |flag: &str, texts: &[&str], expected: &str| {
+            let error = Settings::new().set_all(flag, texts, Origin::Flag).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(
+            "train-data",
+            &["a", r"C:\voice"],
+            r"--train-data: expected a path of this system, found `C:\voice`; for example --train-data /mnt/c/voice",
+        );
+        check(
+            "val-data",
+            &["", "a"],
+            "--val-data: expected a path of this system, a pattern, a URL, or a list of them, found ``; \
+             for example --val-data ./data",
+        );
+        let number = "expected 1 to 4096 names, of which each may be a pattern in quotes";
+        let example = "for example --train-data 'data/*.tar'";
+        check("train-data", &[], &format!("--train-data: {number}, found `0 names`; {example}"));
+        check("train-data", &["a"; 4097], &format!("--train-data: {number}, found `4097 names`; {example}"));
+        check(
+            "seed",
+            &["1", "2"],
+            "--seed: expected a whole number from 0 to 9223372036854775807, found `2 values`; for example --seed 1234",
+        );
+        check("train-date", &["a", "b"], "unknown flag --train-date; did you mean --train-data?");
+    }
+
+    #[test]
+    fn no_secret_of_a_url_is_printed() {
+        let url = "https://anna:SECRET@host/a.tar?X-Amz-Signature=SECRET";
+        let mut settings = Settings::new();
+        settings.set_all("train-data", &[url, "b.tar"], Origin::Flag).unwrap();
+        assert_eq!(settings.texts(Id::TrainData), [url, "b.tar"]);
+        let shown = "--train-data 'https://…@host/a.tar?…' b.tar";
+        assert_eq!(settings.to_string(), shown);
+        let one = Settings::new().with(&[("val-data", url)]).unwrap();
+        let value = &one.given(Id::ValData).unwrap().value;
+        for text in [settings.text(Id::TrainData).unwrap(), one.text(Id::ValData).unwrap(), value.to_string()] {
+            assert!(text.contains("https://…@host/a.tar?…"), "{text}");
+        }
+        // In the error of any setting.
+        for (flag, text) in
+            [("train-data", format!("{url}\0")), ("seed", url.to_owned()), ("lexicon", format!("{url}\0"))]
+        {
+            let error = Settings::new().set(flag, &text, Origin::Flag).unwrap_err().to_string();
+            assert!(error.contains("found `https://…") && !error.contains("SECRET"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_printed_url_without_its_secret_is_refused_with_what_is_missing() {
+        let message = Settings::new().set("train-data", "https://…@host/a.tar?…", config(2)).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "c.yaml:2: data.train_data: expected the whole URL (… stands for its password or signed query, which are never \
+             printed), found `https://…@host/a.tar?…`; for example train_data: \
+             'https://USER:PASSWORD@host/a.tar?QUERY'"
+        );
+    }
+
+    #[test]
+    fn columns_are_names_by_key() {
+        let settings = Settings::new().with(&[("columns", "text=sentence,id=utt")]).unwrap();
+        assert_eq!(settings.columns().text.as_deref(), Some("sentence"));
+        assert_eq!((settings.columns().id.as_deref(), settings.columns().audio), (Some("utt"), None));
+        assert_eq!(Settings::new().columns(), ColumnNames::default());
+        let error = Settings::new().set("columns", "txet=a,audio=b", Origin::Flag).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--columns: expected columns as key=name with commas between them (keys: audio, text, speaker, id, lang, \
+             duration), found `txet=a,audio=b`; for example --columns text=a,audio=b"
+        );
     }
 
     #[test]

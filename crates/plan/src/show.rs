@@ -128,6 +128,12 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
         ("Threads", threads(plan)),
         ("Pinned", pinned(plan)),
         ("Cache", cache(&plan.cache)),
+    ]);
+    if plan.read_ahead_bytes > 0 {
+        let bytes = show(plan.read_ahead_bytes);
+        lines.push(("Read-ahead", format!("up to {bytes} of recordings from the object store, in host memory")));
+    }
+    lines.extend([
         ("Model", format!("{} ({}), {}", plan.model_title(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
         ("Schedule", plan.training.describe()),
@@ -265,7 +271,7 @@ fn optimizer(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Chains, corpus, cpu_only, gpus, settings};
+    use crate::fixture::{Chains, corpus, cpu_only, gpus, remote_corpus, settings};
 
     fn check(line: &str, hardware: &Hardware, parts: &[&str]) {
         let text = show_plan(&Plan::solve(&settings(line), hardware, &Chains, None).unwrap(), hardware);
@@ -318,6 +324,17 @@ mod tests {
             &cpu_only(),
             &["GPUs found: none\n", "Mode:        CPU Mode (no NVIDIA device found)", "model role:  CPU\n"],
         );
+    }
+
+    #[test]
+    fn what_is_read_ahead_is_shown_if_there_is_any() {
+        let line = "Read-ahead:  up to 256 MB of recordings from the object store, in host memory\n";
+        for (facts, is_remote) in [(corpus(100), false), (remote_corpus(100), true)] {
+            let plan = Plan::solve(&settings("--mode cpu"), &gpus(1, 24), &Chains, Some(&facts)).unwrap();
+            let text = show_plan(&plan, &gpus(1, 24));
+            assert_eq!(text.contains(line), is_remote, "{text}");
+            assert_eq!(text.contains("Read-ahead"), is_remote, "{text}");
+        }
     }
 
     #[test]

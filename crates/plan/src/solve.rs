@@ -11,7 +11,7 @@ use crate::arithmetic::ArithmeticPlan;
 use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
 use crate::disk::{check_disk, checkpoint_room, disk_note};
-use crate::free_memory::{FreeMemory, process_bytes};
+use crate::free_memory::{FreeMemory, OwnBytes, process_bytes};
 use crate::hardware::Hardware;
 use crate::limits::{MemoryLimits, limit_setting};
 use crate::memory::{DriverShare, Need, by_role, data_lines, device_name, min_model_bytes, model_lines};
@@ -24,6 +24,7 @@ use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
 use crate::slots::SlotCounts;
+use crate::source_names::shown_source;
 use crate::training::TrainingSettings;
 use crate::transfer::TransferPlan;
 use crate::value::SettingValue;
@@ -120,8 +121,8 @@ fn exact_shapes_of_ranks(world: World) -> Refusal {
 
 /// Refuses flags that need `--train-data` without it.
 fn check_sources(settings: &Settings) -> Result<(), Refusal> {
-    let dependent =
-        [Id::ValData, Id::ExcludeIds, Id::SpeakerIdPattern].into_iter().find(|id| settings.given(*id).is_some());
+    let dependent = [Id::ValData, Id::ExcludeIds, Id::SpeakerIdPattern, Id::Columns];
+    let dependent = dependent.into_iter().find(|id| settings.given(*id).is_some());
     match dependent.filter(|_| settings.given(Id::TrainData).is_none()) {
         Some(id) => Err(Refusal::usage(format!("❌ --{} requires --train-data", id.setting().flag))),
         None => Ok(()),
@@ -166,7 +167,9 @@ impl Draft<'_> {
         let slots_bytes = |role| if transfer.needs_peer_access() { feed.slots_bytes(role) } else { 0 };
         let (data_slots, model_slots) = (slots_bytes(Role::Data), slots_bytes(Role::Model));
         let data = Need { driver_bytes: driver.data, arena: data_lines(&feed), slots_bytes: data_slots };
-        let free = FreeMemory::new(hardware, process_bytes(memory.as_ref(), threads.max, &hardware.host));
+        let read_ahead_bytes = self.read_ahead_bytes();
+        let process = process_bytes(memory.as_ref(), threads.max, &hardware.host);
+        let free = FreeMemory::new(hardware, OwnBytes { process, read_ahead: read_ahead_bytes });
         self.check_host(&free, &feed)?;
         let limits = MemoryLimits::resolve(settings, placement, &free, &data)?;
         let model_arena = limits.of(Role::Model).saturating_sub(driver.model);
@@ -198,6 +201,8 @@ impl Draft<'_> {
             cache: self.cache(&free, [&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),
             corpus,
             sources: self.sources(),
+            read_ahead_bytes,
+            read_ahead_asked_mb: settings.given_count(Id::ReadAheadMb),
             checkpoints,
             max_bad_fraction: settings.share(Id::MaxBadFraction),
             data,
@@ -234,6 +239,7 @@ impl Draft<'_> {
                 .cloned()
                 .chain(slots.notes)
                 .chain(unverified)
+                .chain(self.nothing_to_read_ahead())
                 .chain(between_nodes)
                 .chain(exact_shapes_note(choice.exact_shapes))
                 .chain(disk_note(&checkpoints, settings))
@@ -293,12 +299,25 @@ impl Draft<'_> {
         CachePlan::choose(self.settings, free.of(None).saturating_sub(used), decoded_bytes)
     }
 
+    /// Recordings on this machine are not read ahead.
+    fn read_ahead_bytes(&self) -> u64 {
+        if self.shapes.is_remote() { self.settings.count(Id::ReadAheadMb) * MIB } else { 0 }
+    }
+
+    /// No mistake: a config may serve several corpora.
+    fn nothing_to_read_ahead(&self) -> Option<String> {
+        let is_idle = self.settings.given_count(Id::ReadAheadMb).is_some_and(|mb| mb > 0) && !self.shapes.is_remote();
+        is_idle.then(|| "--read-ahead-mb has no effect: no recording is in an object store".to_owned())
+    }
+
     fn sources(&self) -> Sources {
+        let shown = |id| self.settings.texts(id).iter().map(|name| shown_source(name)).collect();
         Sources {
-            train_data: self.settings.text(Id::TrainData),
-            val_data: self.settings.text(Id::ValData),
+            train_data: shown(Id::TrainData),
+            val_data: shown(Id::ValData),
             exclude_ids: self.settings.text(Id::ExcludeIds),
             speaker_id_pattern: self.settings.text(Id::SpeakerIdPattern),
+            columns: self.settings.text(Id::Columns),
             lang: self.settings.text(Id::Lang),
             phonemizer: self.settings.choice(Id::Phonemizer),
             lexicon: self.settings.text(Id::Lexicon),
@@ -331,7 +350,7 @@ impl Draft<'_> {
             free.describe(None),
             show(pinned),
         );
-        Err(Refusal::new(Reason::TooSmall, message))
+        Err(with_less_read_ahead(Refusal::new(Reason::TooSmall, message), free, pinned))
     }
 
     fn check_fit(
@@ -407,18 +426,41 @@ fn too_small(
         lines.extend(needed_on_host(&demands, free).filter(|_| !placement.isolated));
     }
     let message = format!("❌ The plan does not fit at batch size {batch_size}\n   {}", lines.join("\n   "));
-    Refusal { demands, ..Refusal::new(Reason::TooSmall, message) }
+    let refusal = Refusal { demands, ..Refusal::new(Reason::TooSmall, message) };
+    match placement.mode {
+        Mode::Cpu => {
+            let needed = arenas_on_host(&refusal.demands);
+            with_less_read_ahead(refusal, free, needed)
+        }
+        _ => refusal,
+    }
+}
+
+/// `refusal` with the read-ahead that leaves `needed_bytes` of host memory, if there is a read-ahead. Suggestions that do not fit
+/// are removed later.
+fn with_less_read_ahead(refusal: Refusal, free: &FreeMemory<'_>, needed_bytes: u64) -> Refusal {
+    let OwnBytes { process, read_ahead } = free.own_bytes();
+    if read_ahead == 0 {
+        return refusal;
+    }
+    let left = free.hardware().host.available_bytes.saturating_sub(process).saturating_sub(needed_bytes);
+    let less = Suggestion::new("fewer recordings read ahead");
+    refusal.suggest(less.set(Id::ReadAheadMb, SettingValue::Count(left / MIB)))
+}
+
+/// Host memory for arenas on the host: they get 90 % of what the process leaves.
+fn arenas_on_host(demands: &[Demand]) -> u64 {
+    let arenas: u64 = demands.iter().map(|demand| demand.needed_bytes).sum();
+    (mib_ceil(arenas / 9 * 10) + 1) * MIB
 }
 
 /// The memory limit of the process from which the plan fits, if there is such a limit.
 fn needed_on_host(demands: &[Demand], free: &FreeMemory<'_>) -> Option<String> {
     let host = free.hardware().host;
     let limit = host.limited_by?;
-    let arenas: u64 = demands.iter().map(|demand| demand.needed_bytes).sum();
     let used = limit.bytes().saturating_sub(host.available_bytes);
-    // Arenas get 90 % of what the process leaves.
-    let needed = used.saturating_add(free.process_bytes).saturating_add(mib_ceil(arenas / 9 * 10) * MIB);
-    Some(format!("It fits from a limit of {} MB", mib_ceil(needed) + 1))
+    let needed = used.saturating_add(free.own_bytes().total()).saturating_add(arenas_on_host(demands));
+    Some(format!("It fits from a limit of {} MB", mib_ceil(needed)))
 }
 
 fn short_line(demand: &Demand, why: &str) -> String {

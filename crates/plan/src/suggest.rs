@@ -179,6 +179,7 @@ fn memory_savings(settings: &Settings, min: Lengths) -> Vec<(Id, SettingValue)> 
     let mut steps = vec![
         (Id::BufferSize, count(12)),
         (Id::PrefetchBufferSize, MIN_SLOTS),
+        (Id::ReadAheadMb, count(0)),
         (Id::BatchSize, count(accum)),
         (Id::MaxMelFrames, count(504)),
         (Id::OptimizationLevel, SettingValue::Choice("basic")),

@@ -4,9 +4,11 @@ use std::fmt;
 
 use tandem_corpus::SpeakerPattern;
 
+use crate::columns::parse_columns;
 use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
 use crate::setting::{Setting, SettingKind};
+use crate::source_names::{is_source, sources_text};
 
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +29,11 @@ pub enum SettingValue {
     Seconds(f64),
     /// Of a [`SettingKind::Share`].
     Share(f64),
-    /// Of a [`SettingKind::Path`], a [`SettingKind::Address`], a [`SettingKind::Word`] or a [`SettingKind::SpeakerPattern`].
+    /// Of a [`SettingKind::Path`], a [`SettingKind::Address`], a [`SettingKind::Word`], a [`SettingKind::SpeakerPattern`] or
+    /// [`SettingKind::Columns`].
     Text(String),
+    /// Of [`SettingKind::Sources`], as the user wrote them: a URL may hold a password.
+    Texts(Vec<String>),
 }
 
 /// A memory limit as the user writes it.
@@ -55,6 +60,9 @@ impl SettingValue {
             let is_valid = !text.is_empty() && !text.contains('\0') && linux_path(text).is_none();
             return is_valid.then(|| SettingValue::Text(text.to_owned()));
         }
+        if setting.kind == SettingKind::Sources {
+            return is_source(text).then(|| SettingValue::Texts(vec![text.to_owned()]));
+        }
         let text = text.trim();
         match setting.kind {
             SettingKind::Count { min, max } => {
@@ -75,7 +83,8 @@ impl SettingValue {
             SettingKind::SpeakerPattern => {
                 SpeakerPattern::parse(text).is_ok().then(|| SettingValue::Text(text.to_owned()))
             }
-            SettingKind::Path | SettingKind::Address | SettingKind::Word => {
+            SettingKind::Columns => parse_columns(text).is_ok().then(|| SettingValue::Text(text.to_owned())),
+            SettingKind::Path | SettingKind::Sources | SettingKind::Address | SettingKind::Word => {
                 is_word(text).then(|| SettingValue::Text(text.to_owned()))
             }
         }
@@ -83,7 +92,7 @@ impl SettingValue {
 }
 
 impl fmt::Display for SettingValue {
-    /// As a flag or a config file takes it.
+    /// As a flag or a config file takes it. URLs are without their secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingValue::Count(n) | SettingValue::Limit(Limit::Mb(n)) => write!(f, "{n}"),
@@ -95,6 +104,7 @@ impl fmt::Display for SettingValue {
             SettingValue::Switch(on) => write!(f, "{on}"),
             SettingValue::Seconds(x) | SettingValue::Share(x) => write!(f, "{x:?}"),
             SettingValue::Text(text) => f.write_str(text),
+            SettingValue::Texts(names) => f.write_str(&sources_text(names)),
         }
     }
 }
@@ -190,8 +200,8 @@ mod tests {
     #[test]
     fn paths_and_languages() {
         let text = |text: &str| Some(SettingValue::Text(text.to_owned()));
-        check(Id::TrainData, " my voice ", text(" my voice "));
-        check(Id::TrainData, "", None);
+        check(Id::CheckpointDir, " my voice ", text(" my voice "));
+        check(Id::CheckpointDir, "", None);
         check(Id::Lang, " pt-BR ", text("pt-BR"));
         for wrong in ["", "p t", "fa;", "ف"] {
             check(Id::Lang, wrong, None);
@@ -200,6 +210,23 @@ mod tests {
         for wrong in ["", "p225", "{speaker}{speaker}", r"^(p\d+)_"] {
             check(Id::SpeakerIdPattern, wrong, None);
         }
+    }
+
+    #[test]
+    fn sources_and_columns() {
+        let one = |name: &str| Some(SettingValue::Texts(vec![name.to_owned()]));
+        for name in [" my voice ", "data/*.parquet", "s3://bucket/shard-{000..127}.tar", "https://u:p@h/a?sig=x"] {
+            check(Id::TrainData, name, one(name));
+        }
+        for wrong in ["", "a\0", r"C:\voice", "https://…@h/a?…"] {
+            check(Id::ValData, wrong, None);
+        }
+        check(Id::Columns, " audio=mp3,text=b ", Some(SettingValue::Text("audio=mp3,text=b".to_owned())));
+        for wrong in ["", "mp3", "sound=mp3"] {
+            check(Id::Columns, wrong, None);
+        }
+        check(Id::ReadAheadMb, "0", Some(SettingValue::Count(0)));
+        check(Id::ReadAheadMb, "1048577", None);
     }
 
     #[test]
@@ -219,6 +246,8 @@ mod tests {
             (Id::BatchSize, "16"),
             (Id::DataGpuMemory, "auto:0.25"),
             (Id::ModelStartDelay, "2.0"),
+            (Id::TrainData, "my voice"),
+            (Id::Columns, "audio=mp3"),
         ] {
             let value = SettingValue::parse(id.setting(), text).unwrap();
             assert_eq!(value.to_string(), text);

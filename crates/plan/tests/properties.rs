@@ -9,7 +9,7 @@ use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{MIB, POOL_GRANULE};
 use tandem_device::{CardProcess, DeviceKind, DriverCost};
 use tandem_events::Role;
-use tandem_feed::{Bucket, Extent};
+use tandem_feed::{Bucket, CacheSpec, Extent};
 use tandem_model::Preset;
 use tandem_plan::{
     CorpusFacts, Hardware, HostFacts, Mode, ModelCatalog, ModelChoice, ModelMemory, Plan, PlanLine, Precision,
@@ -79,6 +79,7 @@ fn change() -> impl Strategy<Value = Change> {
         counts("gpu", &[0, 1, 7]),
         counts("num-workers", &[1, 99]),
         counts("verify-transfers", &[1, 2, 1_000_000]),
+        counts("read-ahead-mb", &[0, 64, 3000, 1_048_576]),
         words("model-size", &["nano", "tiny", "small", "normal", "big"]),
         words("optimization-level", &["basic", "enhanced"]),
         words("mixed-precision", &["true", "false"]),
@@ -139,10 +140,10 @@ fn corpus() -> impl Strategy<Value = Option<CorpusFacts>> {
     let rates = select(vec![vec![], vec![16_000], vec![8_000, 48_000]]);
     option::weighted(
         0.5,
-        (rows, rates, any::<bool>()).prop_map(|(rows, rates_hz, exact_tokens)| {
+        (rows, rates, any::<bool>(), any::<bool>()).prop_map(|(rows, rates_hz, exact_tokens, is_remote)| {
             let row = |(i, (frames, tokens)): (usize, (u32, u32))| (SampleIndex(i as u32), Extent { frames, tokens });
             let mut facts = CorpusFacts::new("any", rows.into_iter().enumerate().map(row).collect());
-            (facts.rates_hz, facts.exact_tokens) = (rates_hz, exact_tokens);
+            (facts.rates_hz, facts.exact_tokens, facts.is_remote) = (rates_hz, exact_tokens, is_remote);
             facts
         }),
     )
@@ -175,8 +176,14 @@ fn check_plan(plan: &Plan, hardware: &Hardware) {
     Role::BOTH.into_iter().for_each(|role| check_role(plan.role(role)));
     let free = |role: &RolePlan| match role.card {
         Some(card) => hardware.cards[card].reading.free_bytes,
-        None => hardware.host.available_bytes,
+        None => hardware.host.available_bytes - plan.read_ahead_bytes,
     };
+    let cached_bytes = match &plan.cache.spec {
+        CacheSpec::Memory { budget_bytes } => *budget_bytes,
+        CacheSpec::None | CacheSpec::Disk { .. } => 0,
+    };
+    let on_host = plan.read_ahead_bytes + plan.feed.pinned_bytes() + cached_bytes;
+    assert!(plan.mode == Mode::Cpu || on_host <= hardware.host.available_bytes);
     match plan.mode {
         Mode::Multi => {
             assert!(plan.data.limit_bytes <= free(&plan.data) && plan.model.limit_bytes <= free(&plan.model))
@@ -219,6 +226,7 @@ fn smallest(settings: &Settings, corpus: Option<&CorpusFacts>) -> Settings {
         ("optimization-level", "basic"),
         ("no-mixed-precision", ""),
         ("transfer", "auto"),
+        ("read-ahead-mb", "0"),
     ];
     settings.with(&changes).expect("valid values")
 }

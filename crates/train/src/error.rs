@@ -151,7 +151,7 @@ fn saved_text(saved: &Result<SavedStep, String>) -> String {
     match saved {
         Ok(SavedStep { step: 0, path: None }) => "No step was trained".to_owned(),
         Ok(SavedStep { step, path: None }) => {
-            format!("No step was trained after step {step}, whose checkpoint is there")
+            format!("No step was trained after step {step}, which is saved. To resume, type the same command again")
         }
         Ok(SavedStep { step, path: Some(path) }) => {
             format!("Step {step} is saved: {}. To resume, type the same command again", path.display())
@@ -186,5 +186,31 @@ impl TrainError {
     /// The state of `checkpoint` does not fit this run, for `reason`.
     pub fn foreign_state(checkpoint: &Checkpoint, reason: String) -> TrainError {
         TrainError::ForeignState { reason, path: checkpoint.path.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_feed::FeedError;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_ends_because_of_its_data_says_what_is_saved_and_how_to_resume() {
+        let text = |saved| TrainError::DataFailed { error: Box::new(FeedError::Ended), saved }.to_string();
+        let saved = |step, path: Option<&str>| Ok(SavedStep { step, path: path.map(PathBuf::from) });
+        let check = |saved: Result<SavedStep, String>, expected: &str| {
+            assert_eq!(text(saved), format!("the feed has ended\n   {expected}"));
+        };
+        check(saved(7, Some("run/step_7")), "Step 7 is saved: run/step_7. To resume, type the same command again");
+        check(
+            saved(7, None),
+            "No step was trained after step 7, which is saved. To resume, type the same command again",
+        );
+        check(saved(0, None), "No step was trained");
+        check(
+            Err("disk full".to_owned()),
+            "The last steps are lost, because no checkpoint could be written: disk full",
+        );
     }
 }

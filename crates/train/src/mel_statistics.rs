@@ -10,7 +10,8 @@ use crate::error::TrainError;
 const MEASURED: usize = 64;
 
 /// Measures recordings spread evenly over the corpus. Unreadable ones are skipped; if none can be read, the last error is
-/// returned. Always on the CPU, so that every device trains on the same numbers.
+/// returned. Always on the CPU, so that every device trains on the same numbers. An error of the corpus's storage is returned at
+/// once: recordings are never skipped because of it.
 pub fn measure_mel_statistics(set: &TrainingSet, recordings: &dyn Recordings) -> Result<MelStatistics, TrainError> {
     let rows = set.rows();
     let mut featurizer = Featurizer::new(set.features()).map_err(TrainError::features)?;
@@ -20,7 +21,10 @@ pub fn measure_mel_statistics(set: &TrainingSet, recordings: &dyn Recordings) ->
     let step = rows.len().div_ceil(MEASURED).max(1);
     for (index, _) in rows.iter().step_by(step) {
         let Some(sample) = set.dataset().get(*index) else { continue };
-        let loaded = recordings.load_into(&sample, &mut clip).map_err(TrainError::from);
+        let loaded = match recordings.load_into(&sample, &mut clip) {
+            Err(error) if error.is_about_storage() => return Err(error.into()),
+            loaded => loaded.map_err(TrainError::from),
+        };
         let computed =
             loaded.and_then(|()| featurizer.clip_into(&clip, false, &mut features).map_err(TrainError::features));
         if let Err(error) = computed {

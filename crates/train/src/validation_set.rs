@@ -4,7 +4,7 @@
 //! most 64 utterances.
 
 use tandem_audio::Clip;
-use tandem_corpus::{Dataset, SampleIndex};
+use tandem_corpus::{Dataset, Sample, SampleIndex};
 use tandem_engine::NamedLayout;
 use tandem_feed::{Features, Featurizer, REFERENCE_FRAMES, Recordings, TrainingSet};
 use tandem_model::BatchShape;
@@ -60,6 +60,8 @@ struct Prepared {
 
 impl ValidationSet {
     /// Prepares up to 64 of the rows, spread evenly. Texts are tokenized as those of `trained`.
+    ///
+    /// Fails if the storage of the corpus does: a set with fewer utterances would give other scores.
     pub fn prepare(
         ValidationRows { dataset, rows }: ValidationRows<'_>,
         trained: &TrainingSet,
@@ -70,7 +72,10 @@ impl ValidationSet {
         let step = rows.len().div_ceil(MAX_UTTERANCES).max(1);
         let chosen: Vec<SampleIndex> = rows.iter().step_by(step).copied().collect();
         let mut preparer = Preparer::new(dataset, trained, recordings)?;
-        let mut prepared: Vec<Prepared> = chosen.iter().filter_map(|index| preparer.prepare(*index)).collect();
+        let mut prepared: Vec<Prepared> = Vec::with_capacity(chosen.len());
+        for index in &chosen {
+            prepared.extend(preparer.prepare(*index)?);
+        }
         let token_starts = shape.text.starts().to_vec();
         let left_out = chosen.len() - prepared.len();
         let mut set = ValidationSet { left_out, token_starts, ..ValidationSet::default() };
@@ -175,17 +180,25 @@ impl<'a> Preparer<'a> {
     }
 
     /// One utterance; `None` if it is unreadable, cannot be tokenized, or is too short for its tokens.
-    fn prepare(&mut self, index: SampleIndex) -> Option<Prepared> {
-        let sample = self.dataset.get(index)?;
-        self.recordings.load_into(&sample, &mut self.clip).ok()?;
+    fn prepare(&mut self, index: SampleIndex) -> Result<Option<Prepared>, TrainError> {
+        let Some(sample) = self.dataset.get(index) else { return Ok(None) };
+        match self.recordings.load_into(&sample, &mut self.clip) {
+            Ok(()) => Ok(self.compute(&sample)),
+            Err(error) if error.is_about_storage() => Err(error.into()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The utterance of the clip.
+    fn compute(&mut self, sample: &Sample<'_>) -> Option<Prepared> {
         self.featurizer.clip_into(&self.clip, false, &mut self.features).ok()?;
         self.tokens.ids.clear();
         let tokenizer = self.trained.tokenizer()?;
-        tokenizer.encode_into(&sample, &mut self.tokens).ok()?;
+        tokenizer.encode_into(sample, &mut self.tokens).ok()?;
         let frames = self.features.mel.num_frames() as u32;
         let tokens: Vec<i32> = self.tokens.ids.iter().map(|&id| id as i32).collect();
         let (speaker, mel) = (sample.speaker.map(str::to_owned), self.features.mel.values.clone());
-        let language = tokenizer.language_of(&sample);
+        let language = tokenizer.language_of(sample);
         let is_usable = !tokens.is_empty() && tokens.len() as u32 <= frames;
         is_usable.then_some(Prepared { speaker, mel, frames, tokens, language })
     }

@@ -17,7 +17,7 @@ struct Chosen {
 
 /// One utterance per speaker: the first that is as long as a reference, else the longest. Speakers with an unreadable
 /// utterance are left out. Always on the CPU. Cost: decodes one recording per speaker, at most
-/// [`VoiceReferences::MAX_VOICES`].
+/// [`VoiceReferences::MAX_VOICES`]. Fails if the storage of the corpus does.
 pub fn gather_voices(set: &TrainingSet, recordings: &dyn Recordings) -> Result<VoiceReferences, TrainError> {
     let mut chosen: BTreeMap<&str, Chosen> = BTreeMap::new();
     for (index, extent) in set.rows() {
@@ -35,7 +35,10 @@ pub fn gather_voices(set: &TrainingSet, recordings: &dyn Recordings) -> Result<V
     let mut voices = VoiceReferences::default();
     for (speaker, Chosen { index, .. }) in chosen.into_iter().take(VoiceReferences::MAX_VOICES) {
         let Some(sample) = set.dataset().get(index) else { continue };
-        let is_read = recordings.load_into(&sample, &mut clip).is_ok();
+        let is_read = match recordings.load_into(&sample, &mut clip) {
+            Err(error) if error.is_about_storage() => return Err(error.into()),
+            read => read.is_ok(),
+        };
         if is_read && featurizer.clip_into(&clip, false, &mut features).is_ok() && !features.mel.values.is_empty() {
             voices.add(speaker, &features.mel.values, set.features().n_mels);
         }

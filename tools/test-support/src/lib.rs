@@ -1,5 +1,6 @@
 //! What the tests of several crates share.
 
+pub mod corpora;
 mod numbers;
 pub mod object_server;
 mod skip;

@@ -39,6 +39,8 @@ pub struct ServerFaults {
     /// Answers nothing until so many requests are in flight at the same time, for the first time. Closes connections
     /// after 20 s of waiting for them.
     pub gather: u64,
+    /// Gathers only requests from this number on.
+    pub gather_from: u64,
     /// Answers a range with the whole object and 200.
     pub ignores_ranges: bool,
     /// Gives neither ETags nor times.
@@ -239,7 +241,8 @@ fn wait_before_answer(stream: &TcpStream, shared: &Shared, number: u64) -> io::R
         return Err(io::ErrorKind::ConnectionAborted.into());
     }
     let state = shared.lock();
-    let gathering = |state: &mut State| !state.stops && state.max_in_flight < faults.gather;
+    let gathers = number >= faults.gather_from;
+    let gathering = |state: &mut State| gathers && !state.stops && state.max_in_flight < faults.gather;
     let waited = shared.changed.wait_timeout_while(state, GATHER_LIMIT, gathering);
     let (state, result) = waited.unwrap_or_else(PoisonError::into_inner);
     if result.timed_out() {

@@ -140,6 +140,7 @@ impl BenchContext {
             max_threads: self.threads[1],
             depth_fixed: self.depth_fixed,
             cache: served.cache.clone(),
+            read_ahead_bytes: 0,
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             cores: self.cores.clone(),

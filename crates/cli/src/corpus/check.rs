@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches, Command, value_parser};
-use tandem_corpus::{CorpusError, Dataset, OpenOptions, SpeakerPattern};
+use clap::{Arg, ArgMatches, Command};
 use tandem_feed::{CheckOptions, check, report_json, show_report};
 
 use crate::args::{json, path, quiet, switch};
@@ -18,7 +17,8 @@ const SHOWN_PER_KIND: usize = 10;
 const MAX_WORKERS: usize = 8;
 
 pub(crate) struct CheckArgs {
-    path: PathBuf,
+    names: Vec<String>,
+    columns: Option<String>,
     options: CheckOptions,
     speaker_pattern: Option<String>,
     exclude_ids: Option<PathBuf>,
@@ -33,11 +33,8 @@ pub(super) fn command() -> Command {
     };
     Command::new("check")
         .about("Report every problem of a dataset with file and line, and its statistics; exit code 1 if there is any")
-        .arg(
-            Arg::new("path").value_name("PATH").required(true).value_parser(value_parser!(PathBuf)).help(
-                "Folder in LJSpeech, Piper, Common Voice or VCTK layout or of recordings with .txt files, or a list",
-            ),
-        )
+        .arg(super::sources())
+        .arg(value("columns", "C", "Columns of Parquet and Arrow files: audio=mp3,text=sentence,speaker=client_id"))
         .arg(json())
         .arg(quiet())
         .arg(
@@ -65,7 +62,8 @@ pub(super) fn parse(matches: &ArgMatches) -> Option<CheckArgs> {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MAX_WORKERS));
     Some(CheckArgs {
-        path: super::required_path(matches, "path")?,
+        names: super::names(matches),
+        columns: text("columns"),
         options: CheckOptions {
             batch: number("batch-size").unwrap_or(defaults.batch),
             max_seconds: matches.get_one("max-seconds").copied().unwrap_or(defaults.max_seconds),
@@ -82,7 +80,8 @@ pub(super) fn parse(matches: &ArgMatches) -> Option<CheckArgs> {
 }
 
 pub(super) fn run(args: &CheckArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let dataset = open(args)?;
+    let opened = super::open(&args.names, &source_options(args), screen)?;
+    let dataset = opened.dataset;
     let mut ticker = screen.ticker("Recordings");
     let checked = check(dataset, &args.options, |progress| ticker.show(progress.done, progress.total));
     drop(ticker);
@@ -109,18 +108,12 @@ pub(super) fn run(args: &CheckArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     }
 }
 
-fn open(args: &CheckArgs) -> Result<Dataset, Exit> {
-    let usage = |error: CorpusError| Exit::Usage(format!("❌ {error}"));
-    let speaker_pattern = args.speaker_pattern.as_deref().map(SpeakerPattern::parse).transpose().map_err(usage)?;
-    let options = OpenOptions { speaker_pattern, exclude_ids: args.exclude_ids.clone() };
-    Dataset::open(&args.path, &options).map_err(|error| match error {
-        CorpusError::NotADataset { .. } | CorpusError::MissingColumns { .. } => usage(error),
-        // A file named on the command line that does not exist is wrong usage.
-        CorpusError::Read { ref path, .. } if Some(path) == args.exclude_ids.as_ref() => {
-            Exit::Usage(format!("❌ --exclude-ids: {error}"))
-        }
-        other => Exit::Failed(other.into()),
-    })
+fn source_options(args: &CheckArgs) -> super::SourceOptions<'_> {
+    super::SourceOptions {
+        speaker_pattern: args.speaker_pattern.as_deref(),
+        exclude_ids: args.exclude_ids.as_deref(),
+        columns: args.columns.as_deref(),
+    }
 }
 
 /// Where lengths are saved: the user's cache, never the dataset. None for a user without a home.

@@ -67,7 +67,7 @@ pub(super) fn parse(matches: &ArgMatches) -> Option<DemoArgs> {
 }
 
 pub(super) fn run(args: &DemoArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    check_empty(args)?;
+    super::check_empty(&args.folder, "demo", "demo")?;
     let demo_voices = DemoVoices { seed: args.seed, count: args.voices };
     let written = generate(&args.folder, args.minutes, demo_voices, screen)?;
     let folder = super::shell_path(&args.folder);
@@ -101,28 +101,6 @@ fn generate(folder: &Path, minutes: f64, voices: DemoVoices, screen: &Screen) ->
         CorpusError::WouldOverwrite { .. } => Exit::Usage(format!("❌ {error}")),
         other => Exit::Failed(other.into()),
     })
-}
-
-/// Refuses a folder with files in it: nothing is overwritten.
-fn check_empty(args: &DemoArgs) -> Result<(), Exit> {
-    match std::fs::read_dir(&args.folder).map(Iterator::count) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => {
-            Err(Exit::Usage(format!("❌ -o: expected a new or empty folder ({error}): {}", args.folder.display())))
-        }
-        Ok(0) => Ok(()),
-        Ok(_) => Err(Exit::Usage(format!(
-            "❌ the folder is not empty, and existing files are never overwritten: {}\n   Type: tandem corpus demo -o {}",
-            args.folder.display(),
-            super::shell_path(&free_name(&args.folder))
-        ))),
-    }
-}
-
-/// The first unused name inside `folder`.
-fn free_name(folder: &Path) -> PathBuf {
-    let mut names = std::iter::once("demo".to_owned()).chain((2..).map(|number| format!("demo-{number}")));
-    names.by_ref().map(|name| folder.join(name)).find(|path| !path.exists()).unwrap_or_else(|| folder.join("demo"))
 }
 
 fn write_wav(path: &Path, samples: &[i16], rate_hz: u32) -> io::Result<()> {

@@ -34,7 +34,8 @@ fn figures_and_flags_in_the_docs_are_those_of_the_program() {
 }
 
 fn table_row(setting: &Setting) -> String {
-    let value = setting.value_name().map(|name| format!(" <{name}>")).unwrap_or_default();
+    let several = if setting.takes_several() { "..." } else { "" };
+    let value = setting.value_name().map(|name| format!(" <{name}>{several}")).unwrap_or_default();
     let off = setting.off_flag().map(|off| format!(", `--{off}`")).unwrap_or_default();
     let choices = match setting.kind {
         SettingKind::Choice(words) => format!(". Values: {}", words.join(", ")),

@@ -13,7 +13,7 @@ use tandem_plan::setting::{SETTINGS, SettingKind};
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
-use crate::{init_from, languages, ranks, verified_transfers};
+use crate::{init_from, languages, ranks, sharded, verified_transfers};
 
 mod each_value;
 mod file_opens;
@@ -142,6 +142,8 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("val-data", Some(data)),
         ("exclude-ids", Some(data)),
         ("speaker-id-pattern", Some(speaker_id_pattern)),
+        ("columns", Some(sharded::columns)),
+        ("read-ahead-mb", Some(sharded::read_ahead_mb)),
         ("lang", Some(lang)),
         ("phonemizer", Each(each_value::phonemizer)),
         ("lexicon", Some(languages::a_lexicon_is_part_of_the_model)),

@@ -14,7 +14,7 @@ use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 /// Every command, as typed. Empty is `tandem` itself.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "",
     "train",
     "launch",
@@ -26,6 +26,9 @@ const COMMANDS: [&str; 16] = [
     "bench",
     "corpus",
     "corpus check",
+    // Its shards are those of the examples of `index`.
+    "corpus pack",
+    "corpus index",
     "corpus demo",
     "corpus features",
     "doctor",
@@ -81,6 +84,7 @@ fn the_help_of_train_has_every_setting_with_its_default_and_values() {
     for setting in SETTINGS {
         let value = match (setting.value_name(), setting.bare_value()) {
             (Some(name), Some(_)) => format!(" [<{name}>]"),
+            (Some(name), None) if setting.takes_several() => format!(" <{name}>..."),
             (Some(name), None) => format!(" <{name}>"),
             (None, _) => String::new(),
         };

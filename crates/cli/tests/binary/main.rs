@@ -46,6 +46,7 @@ mod release;
 mod route_proofs;
 mod run_log;
 mod samples;
+mod sharded;
 mod shells;
 mod skipped_utterances;
 mod smallest_limits;

@@ -229,3 +229,22 @@ fn a_place_many_batches_ahead_is_found_without_walking_there() {
     // A cursor at the end of an epoch is the beginning of the next.
     assert_eq!(order.advance(Cursor { epoch: 0, k: order.num_batches() }, 0), Cursor { epoch: 1, k: 0 });
 }
+
+#[test]
+fn a_sample_that_is_given_several_times_is_served_as_often() {
+    // Forty samples, every third of them three times.
+    let extent = |i: u32| Extent { frames: 100 + 7 * (i % 13), tokens: 9 };
+    let times = |i: u32| if i.is_multiple_of(3) { 3 } else { 1 };
+    let samples = (0..40).flat_map(|i| std::iter::repeat_n((SampleIndex(i), extent(i)), times(i)));
+    let order = Order::training(7, Arc::new(Parts::cut(samples, 2, 4).unwrap()));
+    for epoch in 0..20 {
+        let mut counts = std::collections::BTreeMap::<SampleIndex, usize>::new();
+        for k in 0..order.num_batches() {
+            let batch = order.batch(epoch, k).unwrap();
+            assert!(batch.rows.iter().all(Option::is_some));
+            batch.samples().for_each(|sample| *counts.entry(sample).or_default() += 1);
+        }
+        order.sitting_out(epoch).into_iter().for_each(|sample| *counts.entry(sample).or_default() += 1);
+        assert!((0..40).all(|i| counts[&SampleIndex(i)] == times(i)), "{counts:?}");
+    }
+}

@@ -61,6 +61,7 @@ fn check(name: &str, audio: &str, bytes: &[u8], may_have_header: bool) -> Result
     let options = OpenOptions {
         speaker_pattern: Some(SpeakerPattern::parse("{speaker}_*").unwrap()),
         exclude_ids: Some(folder.path().join("exclude.txt")),
+        ..OpenOptions::default()
     };
     let dataset = Dataset::open(folder.path().join(name), &options).unwrap();
     let samples = dataset.samples().iter().map(|(_, sample)| sample.line);

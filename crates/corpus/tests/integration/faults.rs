@@ -193,7 +193,8 @@ fn speakers_by_column_by_pattern_or_not_at_all() {
     }
     folder.write("metadata.csv", "p248_065|x\np225_001|x|x|given\nodd|x\n");
     let pattern = Some(SpeakerPattern::parse("{speaker}_*").unwrap());
-    let dataset = Dataset::open(folder.path(), &OpenOptions { speaker_pattern: pattern, exclude_ids: None }).unwrap();
+    let dataset =
+        Dataset::open(folder.path(), &OpenOptions { speaker_pattern: pattern, ..OpenOptions::default() }).unwrap();
     let speakers: Vec<Option<&str>> = dataset.samples().iter().map(|(_, sample)| sample.speaker).collect();
     assert_eq!(speakers, [Some("p248"), Some("given"), None]);
     assert_eq!(found(&dataset), [(Some(3), NoSpeaker)]);

@@ -34,6 +34,7 @@ use crate::error::FeedError;
 use crate::lease::DeviceBatch;
 use crate::load::context::LoadContext;
 use crate::load::decode_threads::DecodeThreads;
+use crate::load::read_ahead::ReadAheadWindow;
 use crate::transfer_checks::TransferChecks;
 use crate::waits;
 
@@ -47,6 +48,7 @@ pub struct Feed {
     data_stream: Arc<Stream>,
     threads: Arc<DecodeThreads>,
     context: Arc<LoadContext>,
+    read_ahead: Option<Arc<ReadAheadWindow>>,
     stall_ns: Arc<AtomicU64>,
     leased: u64,
     next: Cursor,
@@ -199,6 +201,11 @@ impl Feed {
         self.context.cache.memory_bytes()
     }
 
+    /// Bytes of recordings that were fetched from object stores and are not decoded yet, those on their way included.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.read_ahead.as_ref().map_or(0, |window| window.stats().bytes)
+    }
+
     /// Batches of an epoch.
     pub fn batches_per_epoch(&self) -> u64 {
         self.context.input.order.num_batches()
@@ -218,6 +225,7 @@ impl Feed {
             threads: self.threads.active(),
             num_bad: self.context.bad.total(),
             cache: self.context.cache.stats(),
+            read_ahead: self.read_ahead.as_ref().map(|window| window.stats()).unwrap_or_default(),
         }
     }
 

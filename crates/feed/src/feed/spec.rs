@@ -11,6 +11,7 @@ use tandem_pipeline::{CoreSet, RingStats};
 use crate::batch::feed_plan::FeedPlan;
 use crate::load::bad_samples::Replacements;
 use crate::load::cache::{CacheSpec, CacheStats};
+use crate::load::read_ahead::ReadAheadStats;
 use crate::load::recordings::Recordings;
 use crate::survey::buckets::BucketPlan;
 use crate::survey::training_set::TrainingSet;
@@ -44,6 +45,9 @@ pub struct FeedSpec {
     pub depth_fixed: bool,
     /// The cache of decoded audio.
     pub cache: CacheSpec,
+    /// The most bytes of recordings that are fetched from object stores before they are asked for; 0 fetches none ahead.
+    /// Batches do not depend on it.
+    pub read_ahead_bytes: u64,
     /// The share of an epoch's samples that may be bad.
     pub max_bad_fraction: f64,
     /// The file that lists bad samples.
@@ -91,4 +95,6 @@ pub struct FeedStats {
     pub num_bad: usize,
     /// The cache.
     pub cache: CacheStats,
+    /// Recordings that are fetched ahead; all zero without read-ahead.
+    pub read_ahead: ReadAheadStats,
 }

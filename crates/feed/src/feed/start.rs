@@ -20,6 +20,7 @@ use crate::load::context::LoadContext;
 use crate::load::decode_threads::DecodeThreads;
 use crate::load::input::Input;
 use crate::load::loaded::PINNED_RING;
+use crate::load::read_ahead::{ReadAheadWalk, ReadAheadWindow};
 use crate::load::row_loader::RowLoader;
 use crate::load::row_queue::RowQueue;
 use crate::load::slow_recordings::SlowRecordings;
@@ -76,7 +77,9 @@ impl Feed {
         };
         let tuning = SelfTuning::new(tuner, Arc::clone(&threads), waits.clone(), log);
         let (next, slot_wait_ns) = (spec.from.next, Arc::clone(&waits.slot_wait_ns));
-        let queue = Arc::new(RowQueue::new(Arc::clone(&input), pinned_filler, next, slot_wait_ns));
+        let read_ahead = read_ahead(&spec, &input);
+        let queue = RowQueue::new(Arc::clone(&input), pinned_filler, next, slot_wait_ns);
+        let queue = Arc::new(queue.with_read_ahead(read_ahead.clone()));
         let mut rings = vec![loaded.handle(), data_taker.handle()];
         let data_stream = Arc::clone(&stream);
         let emitter = spec.emitter.clone();
@@ -92,7 +95,12 @@ impl Feed {
                 (taker, Some(thread), Some(measured))
             }
         };
-        let shutdown = Shutdown { first_error: Arc::default(), rings: rings.clone(), threads: Arc::clone(&threads) };
+        let shutdown = Shutdown {
+            first_error: Arc::default(),
+            rings: rings.clone(),
+            threads: Arc::clone(&threads),
+            read_ahead: read_ahead.clone(),
+        };
         let mut crew = Crew::new("feed").on_cores(spec.cores);
         let closing = shutdown.clone();
         crew.on_stop(move || closing.close());
@@ -104,6 +112,7 @@ impl Feed {
             data_stream,
             threads: Arc::clone(&threads),
             context: Arc::clone(&context),
+            read_ahead: read_ahead.clone(),
             stall_ns: waits.stall_ns,
             leased: 0,
             next,
@@ -115,6 +124,10 @@ impl Feed {
             crosses_cards: roles.data.device.index() != roles.model.device.index(),
             warm_slots: depth,
         };
+        if let Some(window) = read_ahead {
+            let walk = ReadAheadWalk::new(Arc::clone(&context), window, next);
+            crew.spawn("read-ahead", move |_| walk.run())?;
+        }
         let decode = Decoding { queue, context, threads, max_threads: spec.max_threads };
         let started = start_threads(&mut crew, data, transfer, &decode, &shutdown);
         feed.crew = Some(crew);
@@ -169,6 +182,12 @@ fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
     Tuner::new(limits, TuningState { threads: spec.threads, depth })
 }
 
+/// The window of recordings that are fetched ahead, if there is a budget for it.
+fn read_ahead(spec: &FeedSpec, input: &Input) -> Option<Arc<ReadAheadWindow>> {
+    let max_batches = ReadAheadWalk::max_batches(input.order.num_batches(), input.shard.world);
+    (spec.read_ahead_bytes > 0).then(|| Arc::new(ReadAheadWindow::new(spec.read_ahead_bytes, max_batches)))
+}
+
 /// What decode threads run on.
 struct Decoding {
     queue: Arc<RowQueue>,
@@ -205,6 +224,7 @@ pub(super) struct Shutdown {
     first_error: Arc<Mutex<Option<FeedError>>>,
     rings: Vec<RingHandle>,
     threads: Arc<DecodeThreads>,
+    read_ahead: Option<Arc<ReadAheadWindow>>,
 }
 
 impl Shutdown {
@@ -218,6 +238,7 @@ impl Shutdown {
 
     fn close(&self) {
         self.threads.end();
+        self.read_ahead.iter().for_each(|window| window.end());
         self.rings.iter().for_each(RingHandle::close);
     }
 

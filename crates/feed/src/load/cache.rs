@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tandem_audio::Clip;
-use tandem_corpus::{Identity, Locator, SampleIndex};
+use tandem_corpus::{Identity, Locator, SampleIndex, Store};
 use twox_hash::XxHash3_64;
 
 use self::disk::DiskCache;
@@ -211,6 +211,20 @@ impl Cache {
         found == Lookup::Hit || miss(clip)
     }
 
+    /// Whether a clip of `audio` is likely to be served: it is here, of the recording as it is now. On a disk the file may still
+    /// be stale or damaged. Counts neither a hit nor a miss.
+    ///
+    /// Cost: one metadata call for a cache in memory, none for one on a disk.
+    pub fn holds(&self, sample: SampleIndex, audio: &Locator<'_>) -> bool {
+        match &self.storage {
+            Storage::None => false,
+            Storage::Memory(memory) => {
+                audio.identity().is_ok_and(|identity| memory.holds(shard(sample), EntryName::of(audio), &identity))
+            }
+            Storage::Disk(disk) => disk.holds(EntryName::of(audio)),
+        }
+    }
+
     /// Stores `clip`, decoded from `audio` after [`Cache::get_into`] missed it. Never fails, and never waits for a disk: a
     /// clip that does not fit is not stored.
     pub fn put(&self, sample: SampleIndex, audio: &Locator<'_>, clip: &Clip) {
@@ -285,6 +299,11 @@ impl Storage {
 impl EntryName {
     fn of(audio: &Locator<'_>) -> EntryName {
         let mut bytes = audio.show().into_bytes();
+        // Queries of URLs are not shown, and may be all that tells two recordings apart.
+        if let (None, Store::Objects(_)) = (audio.piece, audio.store) {
+            bytes.push(0);
+            bytes.extend_from_slice(audio.key.as_bytes());
+        }
         // A part without an end gets a duration that no list can give.
         if let Some(range) = audio.range {
             bytes.extend_from_slice(&range.offset_s.to_bits().to_le_bytes());

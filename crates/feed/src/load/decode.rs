@@ -1,13 +1,14 @@
 //! Decodes the recording of a [`Locator`], or a part of it, into the caller's [`Clip`], at the recording's sample rate.
 //!
-//! The error of a bad recording has its location and the reason; the clip is then empty.
+//! The error of a bad recording has its location and the reason; the clip is then empty. An error of the storage says nothing
+//! about the recording: see [`storage_fault`](super::storage_fault).
 
-use std::io;
 use std::ops::Range;
 
 use tandem_audio::{Clip, decode};
-use tandem_corpus::{CorpusError, Locator};
+use tandem_corpus::{Locator, PendingRecording, RecordingReader};
 
+use super::storage_fault::{undecodable, unopened};
 use crate::FeedError;
 
 /// Lists round durations, and encoders pad: a part that ends up to this much after its recording is cut at the end.
@@ -16,9 +17,32 @@ pub(crate) const END_SLACK_S: f64 = 0.1;
 /// Decodes `audio` into `clip`, whose memory is reused.
 ///
 /// Cost: decodes the whole recording, even for a part of it. Fails with [`FeedError::Missing`],
-/// [`FeedError::Unopened`], [`FeedError::Undecodable`] and [`FeedError::OutsideRecording`].
+/// [`FeedError::Unopened`], [`FeedError::Undecodable`] and [`FeedError::OutsideRecording`], and if nothing is known about the
+/// recording, with [`FeedError::StorageUnreachable`] and [`FeedError::CorpusChanged`].
 pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
     load_whole_into(audio, clip)?;
+    cut(audio, clip)
+}
+
+/// The same from bytes that [`fetch`] started to fetch.
+pub(crate) fn load_fetched_into(
+    audio: &Locator<'_>,
+    pending: PendingRecording,
+    clip: &mut Clip,
+) -> Result<(), FeedError> {
+    clip.clear();
+    let reader = audio.open_fetched(pending).map_err(|error| unopened(audio, error))?;
+    decode_whole_into(audio, reader, clip)?;
+    cut(audio, clip)
+}
+
+/// Starts to fetch a recording from an object store. None for one on this machine.
+pub(crate) fn fetch(audio: &Locator<'_>) -> Result<Option<PendingRecording>, FeedError> {
+    audio.fetch().map_err(|error| unopened(audio, error))
+}
+
+/// Cuts the whole recording in `clip` to the part that `audio` names.
+fn cut(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
     let part = part_of(audio, clip).inspect_err(|_| clip.samples.clear())?;
     clip.samples.truncate(part.end);
     clip.samples.drain(..part.start);
@@ -28,17 +52,20 @@ pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> 
 /// Decodes the whole recording of `audio`, which may name a part of it.
 pub(crate) fn load_whole_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
     clip.clear();
-    let file = open(audio)?;
-    decode(file, clip).map_err(|source| FeedError::Undecodable { source, location: audio.show() })
+    decode_whole_into(audio, open(audio)?, clip)
 }
 
-pub(crate) fn open(audio: &Locator<'_>) -> Result<std::fs::File, FeedError> {
-    audio.open().map_err(|error| match error {
-        CorpusError::Audio { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            FeedError::Missing { location: audio.show() }
-        }
-        other => FeedError::Unopened(other),
-    })
+/// Decodes `recording`, which is all of the recording of `audio`.
+pub(crate) fn decode_whole_into(
+    audio: &Locator<'_>,
+    recording: RecordingReader,
+    clip: &mut Clip,
+) -> Result<(), FeedError> {
+    decode(recording, clip).map_err(|source| undecodable(audio, source))
+}
+
+pub(crate) fn open(audio: &Locator<'_>) -> Result<RecordingReader, FeedError> {
+    audio.open().map_err(|error| unopened(audio, error))
 }
 
 /// The samples of the whole recording `clip` that `audio` names: at least one.
@@ -70,7 +97,7 @@ mod tests {
         let store = Store::Files { root: "root".into() };
         let check = |offset_s: f64, duration_s: Option<f64>, expected: Option<Range<usize>>| {
             let range = Some(AudioRange { offset_s, duration_s });
-            let found = part_of(&Locator { store: &store, key: "x.wav", range }, &tone(2000));
+            let found = part_of(&Locator { store: &store, key: "x.wav", piece: None, range }, &tone(2000));
             assert_eq!(found.as_ref().ok(), expected.as_ref(), "{offset_s} {duration_s:?}");
             if let Err(error) = found {
                 let shown = error.to_string();
@@ -91,7 +118,8 @@ mod tests {
     #[test]
     fn a_missing_file_and_a_file_that_cannot_be_opened_are_different_errors() {
         let store = Store::Files { root: std::env::temp_dir() };
-        let load = |key: &str| load_into(&Locator { store: &store, key, range: None }, &mut tone(3)).unwrap_err();
+        let load =
+            |key: &str| load_into(&Locator { store: &store, key, piece: None, range: None }, &mut tone(3)).unwrap_err();
         assert!(matches!(load("no such recording.wav"), FeedError::Missing { .. }));
         assert!(matches!(load(""), FeedError::Unopened(_)));
     }

@@ -14,7 +14,7 @@ use tandem_corpus::Sample;
 use tandem_files::read_text;
 use twox_hash::XxHash3_64;
 
-use super::recordings::Recordings;
+use super::recordings::{RecordingFetch, Recordings};
 use crate::FeedError;
 
 /// The first line of the file.
@@ -101,10 +101,18 @@ fn parse(text: &str) -> Option<BTreeMap<u64, u64>> {
     lines.map(pair).collect()
 }
 
-/// Rows may be parts of one file: the part belongs to the name.
+/// Rows may be parts of one file: the part belongs to the name. Shards may have members of the same name: the shard and the
+/// place in it do as well.
 fn name_of(sample: &Sample<'_>) -> u64 {
     let mut hasher = XxHash3_64::with_seed(0);
     hasher.write(sample.audio.key.as_bytes());
+    if let Some(piece) = sample.audio.piece {
+        // No key has this byte: the name of a member is no longer that of a file.
+        hasher.write_u8(0);
+        hasher.write(piece.shard.location().to_string().as_bytes());
+        hasher.write_u64(piece.address.position);
+        hasher.write_u64(piece.address.extent.into());
+    }
     if let Some(range) = sample.audio.range {
         hasher.write_u64(range.offset_s.to_bits());
         hasher.write_u64(range.duration_s.unwrap_or(-1.0).to_bits());
@@ -129,6 +137,30 @@ impl Recordings for Hashed {
         self.hashes.compare(sample, hash_of(clip));
         Ok(())
     }
+
+    fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+        let hashed =
+            |fetch| -> Box<dyn RecordingFetch> { Box::new(HashedFetch { fetch, hashes: Arc::clone(&self.hashes) }) };
+        Ok(self.inner.fetch(sample)?.map(hashed))
+    }
+}
+
+/// A fetched recording whose samples are hashed.
+struct HashedFetch {
+    fetch: Box<dyn RecordingFetch>,
+    hashes: Arc<RecordingHashes>,
+}
+
+impl RecordingFetch for HashedFetch {
+    fn num_bytes(&self) -> u64 {
+        self.fetch.num_bytes()
+    }
+
+    fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        self.fetch.load_into(sample, clip)?;
+        self.hashes.compare(sample, hash_of(clip));
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -145,22 +177,57 @@ mod tests {
             *clip = Clip { samples: vec![self.0; 100], rate_hz: 22_050 };
             Ok(())
         }
+
+        fn fetch(&self, _: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+            Ok(Some(Box::new(Constant(self.0))))
+        }
     }
 
-    fn load(hashes: &Arc<RecordingHashes>, id: &str, range: Option<AudioRange>, value: i16) {
-        let store = Store::Files { root: "corpus".into() };
-        let sample = Sample {
+    impl RecordingFetch for Constant {
+        fn num_bytes(&self) -> u64 {
+            200
+        }
+
+        fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+            Recordings::load_into(&*self, sample, clip)
+        }
+    }
+
+    fn sample<'a>(store: &'a Store, id: &'a str, range: Option<AudioRange>) -> Sample<'a> {
+        Sample {
             id,
             text: "t",
             speaker: None,
             lang: None,
-            audio: Locator { store: &store, key: "wavs/a.wav", range },
+            audio: Locator { store, key: "wavs/a.wav", piece: None, range },
             duration_s: None,
             part: Subset::Train,
             file: Path::new("metadata.csv"),
             line: 1,
-        };
-        hashes.wrap(Arc::new(Constant(value))).load_into(&sample, &mut Clip::default()).unwrap();
+        }
+    }
+
+    /// Loads a recording, every second one as one that was fetched.
+    fn load(hashes: &Arc<RecordingHashes>, id: &str, range: Option<AudioRange>, value: i16) {
+        let (store, recordings) = (Store::Files { root: "corpus".into() }, hashes.wrap(Arc::new(Constant(value))));
+        let sample = sample(&store, id, range);
+        match value % 2 {
+            0 => {
+                let fetch = recordings.fetch(&sample).unwrap().unwrap();
+                assert_eq!(fetch.num_bytes(), 200);
+                fetch.load_into(&sample, &mut Clip::default()).unwrap();
+            }
+            _ => recordings.load_into(&sample, &mut Clip::default()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn names_of_files_are_those_of_earlier_versions() {
+        let store = Store::Files { root: "corpus".into() };
+        assert_eq!(name_of(&sample(&store, "a", None)), XxHash3_64::oneshot(b"wavs/a.wav"));
+        let range = Some(AudioRange { offset_s: 1.5, duration_s: None });
+        let bytes = [&b"wavs/a.wav"[..], &1.5_f64.to_bits().to_le_bytes(), &(-1.0_f64).to_bits().to_le_bytes()];
+        assert_eq!(name_of(&sample(&store, "a", range)), XxHash3_64::oneshot(&bytes.concat()));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A [`LoadTask`] becomes a [`LoadedRow`]: samples in the upload's memory, tokens beside it. A sample that cannot be used
 //! (undecodable, missing, longer than listed, shorter than its text, a bad text, a decoder that panics) is reported with the
 //! reason and replaced by another sample of its row's part, until one is good. The replacement is a pure function of seed,
-//! epoch, batch, position and attempt. Each thread has its own scratch memory.
+//! epoch, batch, position and attempt. An error of the storage says nothing about the sample, and ends the feed. Each thread has
+//! its own scratch memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -53,7 +54,8 @@ impl RowLoader {
         Ok(())
     }
 
-    /// Loads the task's row, or a replacement. Fails if too many samples are bad, or none is left to try.
+    /// Loads the task's row, or a replacement. Fails if too many samples are bad, if none is left to try, and if the storage of
+    /// the corpus fails.
     fn load(&mut self, task: &mut LoadTask) -> Result<LoadedRow, FeedError> {
         let started = Instant::now();
         let (cursor, position) = (task.batch.batch.cursor, task.position);
@@ -75,6 +77,7 @@ impl RowLoader {
                     row.busy_ns = started.elapsed().as_nanos() as u64;
                     return Ok(row);
                 }
+                Err(error) if error.is_about_storage() => return Err(error),
                 Err(error) => {
                     let next = context.input.order.replacement(epoch, k, position, attempt as usize);
                     let sample = context.input.sample(index);
@@ -115,7 +118,10 @@ impl RowLoader {
         let room = input.layout_of(&task.batch.batch).bucket.rows()[task.position];
         self.encode(&sample, room.tokens)?;
         if !context.cache.get_into(index, &sample.audio, &mut self.clip) {
-            input.recordings.load_into(&sample, &mut self.clip)?;
+            match task.take_ahead(index) {
+                Some(ahead) => ahead.load_into(&sample, &mut self.clip)?,
+                None => input.recordings.load_into(&sample, &mut self.clip)?,
+            }
             context.cache.put(index, &sample.audio, &self.clip);
         }
         let mut pitch_offset = context.pitches.offset(index, &self.clip);

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tandem_corpus::{Batch, Cursor};
+use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{DeviceError, Event, Pinned, PinnedPart};
 use tandem_pipeline::{Closed, FillingSlot};
 
 use super::input::Input;
 use super::loaded::{LoadedBatch, LoadedFiller, LoadedRow, PINNED_RING, UploadMemory};
+use super::read_ahead::{AheadRecording, ReadAheadWindow, RowPlace};
 use crate::error::FeedError;
 use crate::upload::tables::write_tables;
 use crate::waits;
@@ -23,6 +24,8 @@ pub(crate) struct LoadTask {
     pub(crate) batch: Arc<OpenBatch>,
     pub(crate) position: usize,
     audio: PinnedPart,
+    /// Its recording, if it was fetched ahead.
+    ahead: Option<AheadRecording>,
 }
 
 /// A batch whose rows are being loaded.
@@ -53,6 +56,8 @@ pub(crate) struct RowQueue {
     filler: LoadedFiller,
     state: Mutex<QueueState>,
     waited_ns: Arc<AtomicU64>,
+    /// Where recordings that were fetched ahead wait for their rows.
+    read_ahead: Option<Arc<ReadAheadWindow>>,
 }
 
 struct QueueState {
@@ -73,7 +78,12 @@ impl RowQueue {
     /// Starts at `from`. Adds the time threads wait for a slot, summed over threads, to `waited_ns`.
     pub(crate) fn new(input: Arc<Input>, filler: LoadedFiller, from: Cursor, waited_ns: Arc<AtomicU64>) -> RowQueue {
         let state = QueueState { next: from, sequence: 0, open: None, pending: Vec::new() };
-        RowQueue { input, filler, state: Mutex::new(state), waited_ns }
+        RowQueue { input, filler, state: Mutex::new(state), waited_ns, read_ahead: None }
+    }
+
+    /// The same with recordings that were fetched ahead.
+    pub(crate) fn with_read_ahead(self, read_ahead: Option<Arc<ReadAheadWindow>>) -> RowQueue {
+        RowQueue { read_ahead, ..self }
     }
 
     /// The next row to load. Opens the next batch when needed, and waits for a free slot then. Fails with
@@ -89,7 +99,9 @@ impl RowQueue {
         self.waited_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match (state.pending.pop(), &state.open) {
             (Some(PendingRow { position, audio }), Some(batch)) => {
-                Ok(LoadTask { batch: Arc::clone(batch), position, audio })
+                let place = RowPlace { sequence: batch.sequence, position };
+                let ahead = self.read_ahead.as_ref().and_then(|window| window.take(place));
+                Ok(LoadTask { batch: Arc::clone(batch), position, audio, ahead })
             }
             _ => unreachable!("an open batch has rows"),
         }
@@ -159,6 +171,11 @@ impl LoadTask {
     /// The memory for the row's samples.
     pub(crate) fn samples_mut(&mut self) -> &mut [i16] {
         bytemuck::cast_slice_mut(self.audio.bytes_mut())
+    }
+
+    /// The recording of `sample`, if it was fetched ahead. That of another sample is given up: the row has a replacement.
+    pub(crate) fn take_ahead(&mut self, sample: SampleIndex) -> Option<AheadRecording> {
+        self.ahead.take().filter(|ahead| ahead.sample() == sample)
     }
 }
 

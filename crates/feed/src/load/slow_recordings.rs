@@ -6,7 +6,7 @@ use tandem_audio::Clip;
 use tandem_corpus::Sample;
 use tandem_device::{Fault, Slow};
 
-use super::recordings::Recordings;
+use super::recordings::{RecordingFetch, Recordings};
 use crate::FeedError;
 
 /// Recordings that are decoded several times over, with the same result.
@@ -29,6 +29,33 @@ impl Recordings for SlowRecordings {
     fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         (0..self.times).try_for_each(|_| self.inner.load_into(sample, clip))
     }
+
+    fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+        let slow = |fetch| -> Box<dyn RecordingFetch> {
+            Box::new(SlowFetch {
+                fetch,
+                again: SlowRecordings { inner: Arc::clone(&self.inner), times: self.times - 1 },
+            })
+        };
+        Ok(self.inner.fetch(sample)?.map(slow))
+    }
+}
+
+/// A fetched recording that is decoded several times over: the first time from what was fetched.
+struct SlowFetch {
+    fetch: Box<dyn RecordingFetch>,
+    again: SlowRecordings,
+}
+
+impl RecordingFetch for SlowFetch {
+    fn num_bytes(&self) -> u64 {
+        self.fetch.num_bytes()
+    }
+
+    fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        self.fetch.load_into(sample, clip)?;
+        self.again.load_into(sample, clip)
+    }
 }
 
 #[cfg(test)]
@@ -49,6 +76,24 @@ mod tests {
             clip.rate_hz = self.0.fetch_add(1, Ordering::Relaxed) + 1;
             if clip.rate_hz == 3 { Err(FeedError::Ended) } else { Ok(()) }
         }
+
+        fn fetch(&self, _: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+            Ok(Some(Box::new(Fetched)))
+        }
+    }
+
+    /// A fetched recording, which asks nobody.
+    struct Fetched;
+
+    impl RecordingFetch for Fetched {
+        fn num_bytes(&self) -> u64 {
+            7
+        }
+
+        fn load_into(self: Box<Self>, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+            clip.rate_hz = 100;
+            Ok(())
+        }
     }
 
     #[test]
@@ -59,7 +104,7 @@ mod tests {
             text: "t",
             speaker: None,
             lang: None,
-            audio: Locator { store: &store, key: "a.wav", range: None },
+            audio: Locator { store: &store, key: "a.wav", piece: None, range: None },
             duration_s: None,
             part: Subset::Train,
             file: Path::new("corpus/metadata.csv"),
@@ -69,5 +114,9 @@ mod tests {
         let mut clip = Clip::default();
         assert!(slow.load_into(&sample, &mut clip).is_ok() && clip.rate_hz == 2);
         assert!(slow.load_into(&sample, &mut clip).is_err() && clip.rate_hz == 3);
+        // The first time from what was fetched, and then once more.
+        let fetch = slow.fetch(&sample).unwrap().unwrap();
+        assert_eq!(fetch.num_bytes(), 7);
+        assert!(fetch.load_into(&sample, &mut clip).is_ok() && clip.rate_hz == 4);
     }
 }

@@ -71,15 +71,16 @@ impl BucketPlan {
 
     /// The padding of the first epoch under `seed`, without the utterances that sit it out. Cost: linear in utterances.
     pub fn padding(&self, seed: u64) -> Padding {
-        let mut sitting_out = self.order(seed).sitting_out(0);
-        sitting_out.sort_unstable();
+        let order = self.order(seed);
         let mut padding = Padding::default();
         for (shape, bucket) in self.buckets.iter().enumerate() {
             padding.batches += self.parts.num_batches(shape) as u64;
             for (row, room) in bucket.rows().iter().enumerate() {
-                let members = self.parts.members(shape, row).iter();
-                for (_, extent) in members.filter(|(member, _)| sitting_out.binary_search(member).is_err()) {
-                    padding.add(extent, room);
+                let members = self.parts.members(shape, row);
+                members.iter().for_each(|(_, extent)| padding.add(extent, room));
+                let out = order.sits_out(0, shape, row);
+                if let Some((_, extent)) = members.iter().find(|(member, _)| Some(*member) == out) {
+                    padding.remove(extent, room);
                 }
             }
         }
@@ -93,6 +94,13 @@ impl Padding {
         self.padded_frames += room.frames - u64::from(extent.frames);
         self.real_tokens += u64::from(extent.tokens);
         self.padded_tokens += room.tokens - u64::from(extent.tokens);
+    }
+
+    fn remove(&mut self, extent: &Extent, room: &RowShape) {
+        self.real_frames -= u64::from(extent.frames);
+        self.padded_frames -= room.frames - u64::from(extent.frames);
+        self.real_tokens -= u64::from(extent.tokens);
+        self.padded_tokens -= room.tokens - u64::from(extent.tokens);
     }
 
     /// The share of frames that is padding, 0 to 1.

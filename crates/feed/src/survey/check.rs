@@ -77,7 +77,7 @@ pub struct Checked {
 
 /// Decodes every recording of `dataset` that is not excluded, and reports on the corpus.
 ///
-/// Fails if a thread cannot be started; problems of the corpus are in the report.
+/// Fails if a thread cannot be started, and if the storage of the corpus fails; problems of the corpus are in the report.
 pub fn check(
     dataset: Dataset,
     options: &CheckOptions,
@@ -88,20 +88,29 @@ pub fn check(
     let recordings = recordings(&dataset);
     let total = recordings.len();
     let mut found: Vec<Option<Recording>> = (0..total).map(|_| None).collect();
-    let mut done = 0;
+    let (mut done, mut failed) = (0, None);
     let (corpus, inspector_options) = (Arc::clone(&dataset), options.clone());
     worker_pool::for_each(
         options.num_workers,
         total,
         move || Inspector::new(&inspector_options, tokenizer.clone()),
         move |inspector, item| inspector.inspect(&corpus, &recordings[item]),
-        |item, recording| {
-            found[item] = Some(recording);
-            done += 1;
-            progress(ScanProgress { done, total });
-            ControlFlow::Continue(())
+        |item, recording| match recording {
+            Ok(recording) => {
+                found[item] = Some(recording);
+                done += 1;
+                progress(ScanProgress { done, total });
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
         },
     )?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
     // The workers are joined: this is the only reference, and nothing is copied.
     let mut dataset = Arc::unwrap_or_clone(dataset);
     let found: Vec<Recording> = found.into_iter().flatten().collect();
@@ -166,7 +175,7 @@ impl Checked {
 /// The rows of each recording, without excluded rows.
 fn recordings(dataset: &Dataset) -> Vec<Vec<SampleIndex>> {
     let included = dataset.samples().iter().filter(|(_, sample)| sample.part != Subset::Excluded);
-    by_recording(included.map(|(index, sample)| (sample.audio.key, index)))
+    by_recording(included.map(|(index, sample)| (sample.audio.recording(), index)))
 }
 
 fn report(

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, probe};
 use tandem_corpus::{
-    Dataset, Length, LengthIndex, Locator, Problem, ProblemKind, SampleIndex, ScanProgress, UnmeasuredSample,
+    Dataset, Length, LengthIndex, Locator, Problem, ProblemKind, RecordingKey, SampleIndex, ScanProgress,
+    UnmeasuredSample,
 };
 
 use crate::FeedError;
 use crate::load::decode::{load_whole_into, open};
+use crate::load::storage_fault::undecodable;
 use crate::survey::worker_pool;
 
 /// The result of a scan.
@@ -32,7 +34,7 @@ pub struct Scanned {
 /// Fills in durations from `index`, and measures the missing ones on `num_workers` threads. New lengths are added to
 /// `index`, for the caller to save. `progress` can stop the scan; lengths measured until then stay.
 ///
-/// Fails if a thread cannot be started.
+/// Fails if a thread cannot be started, and if an object store does not answer: lengths measured until then stay in `index`.
 pub fn scan_lengths(
     mut dataset: Dataset,
     index: &mut LengthIndex,
@@ -41,7 +43,7 @@ pub fn scan_lengths(
 ) -> Result<Scanned, FeedError> {
     let mut problems = Vec::new();
     let pending = index.apply(&mut dataset, &mut problems);
-    let rows = pending.into_iter().filter_map(|row| Some((dataset.get(row.index)?.audio.key, row)));
+    let rows = pending.into_iter().filter_map(|row| Some((dataset.get(row.index)?.audio.recording(), row)));
     let recordings = by_recording(rows);
     let total = recordings.len();
     let firsts: Vec<SampleIndex> = recordings.iter().map(|rows| rows[0].index).collect();
@@ -55,18 +57,22 @@ pub fn scan_lengths(
         Clip::default,
         move |clip, item| corpus.get(firsts[item]).map(|sample| measure(&sample.audio, clip)),
         |item, length| {
+            let is_failed = matches!(&length, Some(Err(error)) if error.is_about_storage());
             lengths[item] = length;
             measured += 1;
             let flow = progress(ScanProgress { done: measured, total });
             stopped = flow.is_break();
-            flow
+            // The next recording would fail alike.
+            if is_failed { ControlFlow::Break(()) } else { flow }
         },
     )?;
     // The workers are joined: this is the only reference, and nothing is copied.
     let mut dataset = Arc::unwrap_or_clone(shared);
+    let mut failed = None;
     for (rows, length) in recordings.iter().zip(lengths) {
         match length {
             Some(Ok(length)) => rows.iter().for_each(|row| index.record(&mut dataset, *row, length, &mut problems)),
+            Some(Err(error)) if error.is_about_storage() => failed = failed.or(Some(error)),
             Some(Err(error)) => {
                 for row in rows {
                     let Some(problem) = problem(&dataset, *row, &error) else { continue };
@@ -77,6 +83,9 @@ pub fn scan_lengths(
             None => {}
         }
     }
+    if let Some(error) = failed {
+        return Err(error);
+    }
     Ok(Scanned { dataset, measured, problems, stopped })
 }
 
@@ -84,7 +93,7 @@ pub fn scan_lengths(
 ///
 /// Fails like [`crate::load_into`].
 pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError> {
-    let header = probe(open(audio)?).map_err(|source| FeedError::Undecodable { source, location: audio.show() })?;
+    let header = probe(open(audio)?).map_err(|error| undecodable(audio, error))?;
     if let Some(num_samples) = header.num_samples {
         return Ok(Length { num_samples, rate_hz: header.rate_hz });
     }
@@ -92,9 +101,9 @@ pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError
     Ok(Length { num_samples: clip.samples.len() as u64, rate_hz: clip.rate_hz })
 }
 
-/// Groups rows by the key of their recording, in the order in which recordings first appear.
-pub(super) fn by_recording<'a, T>(rows: impl Iterator<Item = (&'a str, T)>) -> Vec<Vec<T>> {
-    let mut positions: HashMap<&str, usize> = HashMap::new();
+/// Groups rows by their recording, in the order in which recordings first appear.
+pub(super) fn by_recording<'a, T>(rows: impl Iterator<Item = (RecordingKey<'a>, T)>) -> Vec<Vec<T>> {
+    let mut positions: HashMap<RecordingKey<'a>, usize> = HashMap::new();
     let mut recordings: Vec<Vec<T>> = Vec::new();
     for (key, row) in rows {
         let position = *positions.entry(key).or_insert(recordings.len());

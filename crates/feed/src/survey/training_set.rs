@@ -7,7 +7,9 @@
 //! [`COUNTED_ROWS`] evenly spaced rows are counted. Every other row gets a bound: the most tokens of the counted rows that
 //! are no longer than it, plus a quarter.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::iter::repeat_n;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ use tandem_text::{TextError, Tokens};
 use crate::FeedError;
 use crate::batch::shape::FRAME_STEP;
 use crate::load::decode::open;
+use crate::load::storage_fault::undecodable;
 use crate::survey::buckets::BucketPlan;
 use crate::survey::left_out::LeftOut;
 use crate::survey::tokenizer::{TextSettings, Tokenizer};
@@ -76,7 +79,7 @@ impl TrainingSet {
     /// Selects from `rows` of `dataset`, without decoding.
     ///
     /// Cost: a million rows take about a fifth of a second; up to 32 files are opened. Fails with
-    /// [`FeedError::Text`]; unusable rows are counted in [`TrainingSet::left_out`].
+    /// [`FeedError::Text`], and if the storage of the corpus fails; unusable rows are counted in [`TrainingSet::left_out`].
     pub fn survey(
         dataset: Arc<Dataset>,
         rows: &[SampleIndex],
@@ -109,7 +112,7 @@ impl TrainingSet {
             dataset,
         };
         usable.into_iter().for_each(|row| training_set.add(row));
-        training_set.rates_hz = device_rates(&training_set.dataset, &training_set.rows, &training_set.features);
+        training_set.rates_hz = device_rates(&training_set.dataset, &training_set.rows, &training_set.features)?;
         training_set.table_bytes = DeviceFeatures::table_bytes(&training_set.features, &training_set.rates_hz)?;
         Ok(training_set)
     }
@@ -176,7 +179,18 @@ impl TrainingSet {
 
     /// The shapes for its rows; none without rows. See [`BucketPlan::solve`].
     pub fn bucket_plan(&self, num_buckets: usize, batch: u32) -> Option<BucketPlan> {
-        BucketPlan::solve(&self.rows, num_buckets, batch)
+        BucketPlan::solve(&self.epoch_rows(), num_buckets, batch)
+    }
+
+    /// The rows of an epoch: those of a mixture as often as their weights say.
+    fn epoch_rows(&self) -> Cow<'_, [(SampleIndex, Extent)]> {
+        match self.dataset.has_repeats() {
+            false => Cow::Borrowed(&self.rows),
+            true => {
+                let times = |index: SampleIndex| self.dataset.repeats(index) as usize;
+                self.rows.iter().flat_map(|row| repeat_n(*row, times(row.0))).collect()
+            }
+        }
     }
 
     /// Adds a row, or counts it as too long.
@@ -328,14 +342,24 @@ fn limit(lengths: impl Iterator<Item = u32>, limits: RangeInclusive<u32>) -> u32
     included.map_or(0, |longest| longest as u32).clamp(*limits.start(), *limits.end())
 }
 
-/// The most frequent sample rates of a few recordings that the data device resamples from, rising.
-fn device_rates(dataset: &Dataset, rows: &[(SampleIndex, Extent)], features: &FeatureSettings) -> Vec<u32> {
+/// The most frequent sample rates of a few recordings that the data device resamples from, rising. Fails if the storage of the
+/// corpus does.
+fn device_rates(
+    dataset: &Dataset,
+    rows: &[(SampleIndex, Extent)],
+    features: &FeatureSettings,
+) -> Result<Vec<u32>, FeedError> {
     let mut found: BTreeMap<u32, usize> = BTreeMap::new();
     for position in evenly_spaced(rows.len(), PROBED.min(rows.len())) {
         let Some(sample) = dataset.get(rows[position].0) else { continue };
-        // The loader reports a recording that cannot be read.
-        let Some(header) = open(&sample.audio).ok().and_then(|file| probe(file).ok()) else { continue };
-        let rate_hz = header.rate_hz;
+        let probed =
+            open(&sample.audio).and_then(|file| probe(file).map_err(|error| undecodable(&sample.audio, error)));
+        let rate_hz = match probed {
+            Ok(header) => header.rate_hz,
+            Err(error) if error.is_about_storage() => return Err(error),
+            // The loader reports a recording that cannot be read.
+            Err(_) => continue,
+        };
         if rate_hz != features.rate_hz && rate_hz <= MAX_DEVICE_RATE_HZ {
             *found.entry(rate_hz).or_default() += 1;
         }
@@ -346,7 +370,7 @@ fn device_rates(dataset: &Dataset, rows: &[(SampleIndex, Extent)], features: &Fe
     rates.truncate(MAX_RATES);
     let mut rates: Vec<u32> = rates.into_iter().map(|(rate_hz, _)| rate_hz).collect();
     rates.sort_unstable();
-    rates
+    Ok(rates)
 }
 
 /// `count` evenly spaced positions below `len`.

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 mod kernels_compile;
+mod parts_of_recordings;
 mod persian;
 mod serving;

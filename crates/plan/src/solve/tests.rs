@@ -2,7 +2,7 @@ use tandem_device::bytes::MIB;
 
 use super::*;
 use crate::corpus::CorpusFacts;
-use crate::fixture::{Chains, corpus, cpu_only, gpus, settings};
+use crate::fixture::{Chains, corpus, cpu_only, gpus, remote_corpus, settings};
 use tandem_feed::{Bucket, CacheKind};
 
 fn solve(line: &str, hardware: &Hardware) -> Result<Plan, Refusal> {
@@ -244,12 +244,61 @@ fn a_batch_larger_than_the_corpus_is_refused_if_given_and_lowered_if_default() {
 }
 
 #[test]
-fn val_data_and_exclude_ids_require_train_data() {
-    for flag in ["--val-data v", "--exclude-ids x"] {
+fn flags_about_data_require_train_data() {
+    for flag in ["--val-data v", "--exclude-ids x", "--columns text=t"] {
         let refusal = solve(flag, &gpus(1, 24)).unwrap_err();
         assert!(refusal.message.contains("requires --train-data"), "{refusal}");
         assert!(solve_with(&format!("{flag} --train-data t"), &gpus(1, 24), &corpus(100)).is_ok());
     }
+}
+
+#[test]
+fn only_recordings_in_an_object_store_are_read_ahead() {
+    let check = |line: &str, facts: Option<&CorpusFacts>, mb: u64, is_noted: bool| {
+        let plan = Plan::solve(&settings(line), &gpus(1, 24), &Chains, facts).unwrap();
+        assert_eq!(plan.read_ahead_bytes, mb * MIB, "{line}");
+        let is_note = |note: &String| note.starts_with("--read-ahead-mb has no effect");
+        assert_eq!(plan.notes.iter().any(is_note), is_noted, "{line}: {:?}", plan.notes);
+    };
+    check("", Some(&remote_corpus(100)), 256, false);
+    check("--read-ahead-mb 10", Some(&remote_corpus(100)), 10, false);
+    check("--read-ahead-mb 0", Some(&remote_corpus(100)), 0, false);
+    check("", Some(&corpus(100)), 0, false);
+    check("--read-ahead-mb 0", Some(&corpus(100)), 0, false);
+    check("--read-ahead-mb 10", Some(&corpus(100)), 0, true);
+    check("--read-ahead-mb 10", None, 0, true);
+}
+
+#[test]
+fn what_is_read_ahead_is_not_left_to_the_cache() {
+    let budget = |line: &str, facts: &CorpusFacts, hardware: &Hardware| {
+        solve_with(&format!("--cache memory --batch-size 2 {line}"), hardware, facts).unwrap().cache.spec.budget_bytes()
+    };
+    for hardware in [gpus(1, 24), cpu_only()] {
+        let local = budget("", &corpus(100), &hardware);
+        assert_eq!(local - budget("--read-ahead-mb 1024", &remote_corpus(100), &hardware), 256 * MIB);
+        assert_eq!(local - budget("--read-ahead-mb 0", &remote_corpus(100), &hardware), 0);
+    }
+}
+
+#[test]
+fn a_read_ahead_that_does_not_fit_is_refused_with_one_that_does() {
+    for line in ["--model-size nano --batch-size 2", "--model-size nano --batch-size 2 --mode cpu"] {
+        let refusal =
+            solve_with(&format!("{line} --read-ahead-mb 70000"), &gpus(1, 24), &remote_corpus(100)).unwrap_err();
+        assert_eq!(refusal.kind, Reason::TooSmall);
+        assert!(refusal.message.contains(", recordings read ahead 70000 MB"), "{refusal}");
+        let typed = refusal.suggestions[0].args().join(" ");
+        let (flag, mb) = typed.split_once(' ').unwrap();
+        let mb: u64 = mb.parse().unwrap();
+        assert!(flag == "--read-ahead-mb" && mb > 60_000, "{refusal}");
+        assert!(solve_with(&format!("{line} {typed}"), &gpus(1, 24), &remote_corpus(100)).is_ok());
+        assert!(
+            solve_with(&format!("{line} --read-ahead-mb {}", mb + 200), &gpus(1, 24), &remote_corpus(100)).is_err()
+        );
+    }
+    // Nothing is read ahead of a corpus on this machine.
+    assert!(solve_with("--read-ahead-mb 70000", &gpus(1, 24), &corpus(100)).is_ok());
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn report(bad: &BadSamples, epoch: u64, index: u32) -> Result<(), TooManyBad> {
         text: "t",
         speaker: None,
         lang: None,
-        audio: Locator { store: &store, key: &key, range: None },
+        audio: Locator { store: &store, key: &key, piece: None, range: None },
         duration_s: None,
         part: Subset::Train,
         file: Path::new("corpus/metadata.csv"),

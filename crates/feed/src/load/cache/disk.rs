@@ -91,6 +91,10 @@ impl DiskCache {
         read_into(&self.shared.path(name), name, identity, clip)
     }
 
+    pub(super) fn holds(&self, name: EntryName) -> bool {
+        self.shared.ledger().files.contains_key(&name)
+    }
+
     pub(super) fn put(&self, name: EntryName, identity: Identity, clip: &Clip) {
         if !self.shared.try_put(name, identity, clip) {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);

@@ -52,6 +52,10 @@ impl MemoryCache {
         Lookup::Hit
     }
 
+    pub(super) fn holds(&self, shard: usize, name: EntryName, identity: &Identity) -> bool {
+        self.lock(shard).get(&name).is_some_and(|entry| entry.identity == *identity)
+    }
+
     pub(super) fn put(&self, shard: usize, name: EntryName, identity: Identity, clip: &Clip) {
         let old = self.lock(shard).remove(&name);
         self.discount(old);

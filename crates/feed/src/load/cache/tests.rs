@@ -73,7 +73,7 @@ impl Corpus {
     /// Loads as a loader does; returns whether it was a hit. Compares a hit with decoding.
     fn load(&self, cache: &Cache, number: u32, range: Option<AudioRange>) -> bool {
         let key = format!("{number}.wav");
-        let audio = Locator { store: &self.store, key: &key, range };
+        let audio = Locator { store: &self.store, key: &key, piece: None, range };
         let (mut clip, mut decoded) = (Clip { samples: vec![1; 9], rate_hz: 9 }, Clip::default());
         load_into(&audio, &mut decoded).unwrap();
         let hit = cache.get_into(SampleIndex(number), &audio, &mut clip);
@@ -170,7 +170,7 @@ fn a_recording_that_changes_while_it_is_decoded_is_decoded_again() {
     for kind in BOTH {
         let corpus = Corpus::new("cache_race");
         let cache = corpus.open(kind, PLENTY);
-        let audio = Locator { store: &corpus.store, key: "1.wav", range: None };
+        let audio = Locator { store: &corpus.store, key: "1.wav", piece: None, range: None };
         let mut clip = Clip::default();
         assert!(!cache.get_into(SampleIndex(1), &audio, &mut clip));
         load_into(&audio, &mut clip).unwrap();
@@ -192,7 +192,7 @@ fn a_deleted_recording_is_not_served() {
         corpus.load_all(&cache);
         fs::remove_file(corpus.recording(0)).unwrap();
         let mut clip = Clip { samples: vec![1; 9], rate_hz: 9 };
-        let audio = Locator { store: &corpus.store, key: "0.wav", range: None };
+        let audio = Locator { store: &corpus.store, key: "0.wav", piece: None, range: None };
         assert!(!cache.get_into(SampleIndex(0), &audio, &mut clip));
         assert_eq!(clip, Clip::default());
     }
@@ -298,7 +298,7 @@ fn clips_queued_behind_a_failed_write_are_not_counted_as_stored() {
     let (cache, messages) = corpus.open_with(Box::new(write), Duration::MAX);
     let mut clip = Clip::default();
     for key in ["0.wav", "1.wav", "2.wav", "3.wav"] {
-        let audio = Locator { store: &corpus.store, key, range: None };
+        let audio = Locator { store: &corpus.store, key, piece: None, range: None };
         assert!(!cache.get_into(SampleIndex(0), &audio, &mut clip));
         cache.put(SampleIndex(0), &audio, &Clip { samples: vec![7; 50], rate_hz: 8000 });
     }
@@ -329,7 +329,7 @@ fn a_folder_that_disappears_does_not_fail_the_run() {
 fn a_file_that_cannot_be_finished_is_removed() {
     let corpus = Corpus::new("cache_unfinished");
     let (cache, messages) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
-    let audio = Locator { store: &corpus.store, key: "0.wav", range: None };
+    let audio = Locator { store: &corpus.store, key: "0.wav", piece: None, range: None };
     // A folder has the name of the file: the file is written, and cannot be renamed.
     fs::create_dir(corpus.cache_folder().join(format!("{:032x}.{ENDING}", EntryName::of(&audio).0))).unwrap();
     assert!(!corpus.load(&cache, 0, None) && !corpus.load(&cache, 0, None));
@@ -356,7 +356,7 @@ fn put_never_waits_and_dropping_the_cache_drops_queued_clips() {
     let keys: Vec<String> = (0..10).map(|number| format!("{}.wav", number % 4)).collect();
     for (number, key) in (0..10).zip(&keys) {
         let range = Some(AudioRange { offset_s: f64::from(number), duration_s: None });
-        let audio = Locator { store: &corpus.store, key, range };
+        let audio = Locator { store: &corpus.store, key, piece: None, range };
         assert!(!cache.get_into(SampleIndex(number), &audio, &mut none));
         cache.put(SampleIndex(number), &audio, &clip);
     }
@@ -376,7 +376,7 @@ fn a_cache_with_time_to_finish_writes_everything() {
     let (cache, _messages) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     let mut clip = Clip::default();
     for key in ["0.wav", "1.wav", "2.wav", "3.wav"] {
-        let audio = Locator { store: &corpus.store, key, range: None };
+        let audio = Locator { store: &corpus.store, key, piece: None, range: None };
         assert!(!cache.get_into(SampleIndex(0), &audio, &mut clip));
         load_into(&audio, &mut clip).unwrap();
         cache.put(SampleIndex(0), &audio, &clip);

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use tandem_audio::{Clip, FeatureSettings, Lowpass, probe};
-use tandem_corpus::{Dataset, Length, ProblemKind, Sample, SampleIndex};
+use tandem_audio::{Clip, FeatureSettings, Header, Lowpass, probe};
+use tandem_corpus::{Dataset, Length, Locator, ProblemKind, RecordingReader, Sample, SampleIndex};
 use tandem_text::{TextError, Tokens};
 
 use super::CheckOptions;
 use crate::FeedError;
 use crate::featurize::on_host::{num_frames, num_resampled};
-use crate::load::decode::{END_SLACK_S, load_whole_into, open, part_of};
+use crate::load::decode::{END_SLACK_S, decode_whole_into, open, part_of};
+use crate::load::storage_fault::undecodable;
 use crate::survey::tokenizer::Tokenizer;
 
 /// The result for one recording.
@@ -48,16 +49,16 @@ impl Inspector {
         Inspector { options: options.clone(), tokenizer, tokens, clip, rates: HashMap::new() }
     }
 
-    /// Decodes the recording of `rows`, and checks each of them.
-    pub(super) fn inspect(&mut self, dataset: &Dataset, rows: &[SampleIndex]) -> Recording {
+    /// Decodes the recording of `rows`, and checks each of them. Fails if the storage of the corpus does: that says nothing
+    /// about the recording.
+    pub(super) fn inspect(&mut self, dataset: &Dataset, rows: &[SampleIndex]) -> Result<Recording, FeedError> {
         let samples: Vec<(SampleIndex, Sample<'_>)> =
             rows.iter().filter_map(|index| Some((*index, dataset.get(*index)?))).collect();
-        let decoded = match samples.first() {
-            Some((_, first)) => load_whole_into(&first.audio, &mut self.clip),
-            None => Ok(()),
+        let (header, decoded) = match samples.first() {
+            Some((_, first)) => self.decode(&first.audio)?,
+            None => (None, Ok(())),
         };
         let decoded_length = Length { num_samples: self.clip.samples.len() as u64, rate_hz: self.clip.rate_hz };
-        let header = samples.first().and_then(|(_, first)| probe(open(&first.audio).ok()?).ok());
         let header_length =
             header.and_then(|header| Some(Length { num_samples: header.num_samples?, rate_hz: header.rate_hz }));
         let length = match (header_length, &decoded) {
@@ -66,7 +67,30 @@ impl Inspector {
             (None, Err(error)) => Err(kind_of(error)),
         };
         let rows = samples.iter().map(|(index, sample)| self.row(*index, sample, decoded.as_ref().err())).collect();
-        Recording { length, rows }
+        Ok(Recording { length, rows })
+    }
+
+    /// Reads the header of a recording, if it has one, and decodes all of it into the clip. Fails if the storage does.
+    fn decode(&mut self, audio: &Locator<'_>) -> Result<(Option<Header>, Result<(), FeedError>), FeedError> {
+        self.clip.clear();
+        let recording = match open(audio) {
+            Err(error) if error.is_about_storage() => return Err(error),
+            Err(error) => return Ok((None, Err(error))),
+            Ok(recording) => recording,
+        };
+        // What is in memory is not fetched twice.
+        let again = match &recording {
+            RecordingReader::Bytes(bytes) => Ok(RecordingReader::Bytes(bytes.clone())),
+            _ => open(audio),
+        };
+        let header = match again.and_then(|again| probe(again).map_err(|error| undecodable(audio, error))) {
+            Err(error) if error.is_about_storage() => return Err(error),
+            header => header.ok(),
+        };
+        match decode_whole_into(audio, recording, &mut self.clip) {
+            Err(error) if error.is_about_storage() => Err(error),
+            decoded => Ok((header, decoded)),
+        }
     }
 
     fn row(&mut self, index: SampleIndex, sample: &Sample<'_>, failed: Option<&FeedError>) -> CheckedRow {

@@ -6,6 +6,8 @@ mod contents;
 mod same_batches;
 mod waits;
 mod trouble;
+mod read_ahead;
+mod stored;
 mod verified;
 mod running;
 mod cores;

@@ -75,15 +75,19 @@ impl Corpus {
 }
 
 pub(crate) fn open(folder: &Path) -> Arc<TrainingSet> {
-    let dataset = Dataset::open(folder, &OpenOptions::default()).unwrap();
-    let (mut index, _) = LengthIndex::open(&folder.join("run"), &dataset);
+    survey(Dataset::open(folder, &OpenOptions::default()).unwrap(), &folder.join("run"))
+}
+
+/// All rows of a dataset, measured.
+pub(crate) fn survey(dataset: Dataset, index_folder: &Path) -> Arc<TrainingSet> {
+    let (mut index, _) = LengthIndex::open(index_folder, &dataset);
     let scanned = scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(())).unwrap();
     let rows = scanned.dataset.train_rows();
     let longest = TrainingSetOptions { max_frames: Some(1000), max_tokens: Some(200), ..options() };
     Arc::new(TrainingSet::survey(Arc::new(scanned.dataset), &rows, &longest).unwrap())
 }
 
-fn options() -> TrainingSetOptions {
+pub(crate) fn options() -> TrainingSetOptions {
     // As characters: short recordings have room for them.
     let text = TextSettings { phonemizer: Some(Phonemizer::Characters), ..TextSettings::default() };
     TrainingSetOptions { with_text: true, text, ..TrainingSetOptions::default() }
@@ -103,6 +107,8 @@ pub(crate) struct Serving {
     pub(crate) threads: usize,
     pub(crate) max_threads: usize,
     pub(crate) cache: CacheSpec,
+    /// Bytes of recordings that are fetched ahead.
+    pub(crate) read_ahead_bytes: u64,
     /// Recordings whose pitch is cached on the data device.
     pub(crate) cached_pitches: u64,
     pub(crate) shard: Shard,
@@ -135,6 +141,7 @@ impl Serving {
             threads: 2,
             max_threads: 2,
             cache: CacheSpec::None,
+            read_ahead_bytes: 0,
             cached_pitches: 0,
             shard: Shard::WHOLE,
             from: FeedState::default(),
@@ -242,6 +249,7 @@ impl Serving {
             max_threads: self.max_threads,
             depth_fixed: false,
             cache: self.cache.clone(),
+            read_ahead_bytes: self.read_ahead_bytes,
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             cores: self.cores.clone(),
