@@ -103,6 +103,11 @@ impl<R: Read + Seek> TarReader<R> {
         self.read_into(*offset, *num_bytes, out)
     }
 
+    /// Whether nothing follows what the iterator gave last: it was a fault of the archive rather than of a member.
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
     fn next_item(&mut self) -> Result<Option<TarMember>, Stop> {
         loop {
             let header_offset = self.position;

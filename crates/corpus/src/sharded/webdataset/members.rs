@@ -13,9 +13,6 @@ use crate::sharded::scan::ShardScan;
 /// The members of an archive in their order. Members that cannot be read become problems.
 pub(crate) struct ShardMembers {
     archive: TarReader<PieceReader>,
-    num_members: u64,
-    /// A fault of which it is not known yet whether anything comes after it.
-    unsupported: Option<ShardFault>,
     buffer: Vec<u8>,
 }
 
@@ -23,26 +20,16 @@ impl ShardMembers {
     /// Reads nothing yet.
     pub(crate) fn open(bytes: &Arc<dyn ReadAt>) -> ShardMembers {
         let archive = TarReader::new(PieceReader::whole(Arc::clone(bytes)), bytes.num_bytes());
-        ShardMembers { archive, num_members: 0, unsupported: None, buffer: Vec::new() }
+        ShardMembers { archive, buffer: Vec::new() }
     }
 
-    /// The next member, none at the end. Fails when the archive cannot be read any further, or holds nothing that can be read.
+    /// The next member, none at the end. Fails when the archive cannot be read any further.
     pub(crate) fn next_member(&mut self, scan: &mut ShardScan<'_>) -> Result<Option<TarMember>, ShardFault> {
         loop {
-            let next = self.archive.next();
-            match self.unsupported.take() {
-                // A compressed archive is unsupported as a whole.
-                Some(fault) if next.is_none() && self.num_members == 0 => return Err(fault),
-                Some(fault) => scan.problem(None, ProblemKind::UnusedFile, fault.to_string()),
-                None => {}
-            }
-            match next.transpose() {
-                Ok(member) => {
-                    self.num_members += u64::from(member.is_some());
-                    return Ok(member);
-                }
-                Err(fault @ ShardFault::Unsupported { .. }) => self.unsupported = Some(fault),
-                Err(fault) => return Err(fault),
+            match self.archive.next().transpose() {
+                Ok(member) => return Ok(member),
+                Err(fault) if self.archive.is_finished() => return Err(fault),
+                Err(fault) => scan.problem(None, ProblemKind::UnusedFile, fault.to_string()),
             }
         }
     }
