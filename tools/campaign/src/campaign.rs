@@ -17,7 +17,7 @@ use crate::kind::{CaseId, Selection, TestKind};
 use crate::report::{CampaignReport, FailedCase};
 use crate::schedule::{ShareOfTime, next_kind};
 use crate::{
-    checkpoints, configs, disks, environments, faults, kills, lists, recordings, run_logs, signals, soak, speech, tree,
+    checkpoints, configs, disks, environments, faults, kills, lists, recordings, run_logs, shards, signals, soak, speech, tree,
 };
 
 /// The share of the campaign that the soak takes, on one of the workers.
@@ -198,6 +198,7 @@ fn body(kind: TestKind) -> fn(&mut CaseContext<'_>) -> anyhow::Result<()> {
     match kind {
         TestKind::Recordings => recordings::run,
         TestKind::Lists => lists::run,
+        TestKind::Shards => shards::run,
         TestKind::Configs => configs::run,
         TestKind::RunLogs => run_logs::run,
         TestKind::Checkpoints => checkpoints::run,

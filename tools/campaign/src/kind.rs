@@ -32,14 +32,17 @@ pub(crate) enum TestKind {
     Faults,
     /// One long run whose memory must stay flat.
     Soak,
+    /// Mutated tar, Parquet and Arrow files, their indexes, and mixtures.
+    Shards,
 }
 
 impl TestKind {
-    pub(crate) const ALL: [TestKind; 12] = [
+    pub(crate) const ALL: [TestKind; 13] = [
         TestKind::Soak,
         TestKind::Kills,
         TestKind::Recordings,
         TestKind::Lists,
+        TestKind::Shards,
         TestKind::Configs,
         TestKind::RunLogs,
         TestKind::Checkpoints,
@@ -64,6 +67,7 @@ impl TestKind {
             TestKind::Environments => "environments",
             TestKind::Faults => "faults",
             TestKind::Soak => "soak",
+            TestKind::Shards => "shards",
         }
     }
 
@@ -73,7 +77,7 @@ impl TestKind {
             TestKind::Recordings | TestKind::Lists | TestKind::Configs | TestKind::RunLogs | TestKind::Checkpoints => {
                 "mutated files"
             }
-            TestKind::Speech => "mutated files",
+            TestKind::Speech | TestKind::Shards => "mutated files",
             TestKind::Kills => "kills",
             TestKind::Signals => "signals",
             TestKind::Disks => "disk faults",
@@ -87,7 +91,7 @@ impl TestKind {
     pub(crate) fn weight(self) -> f64 {
         match self {
             TestKind::Recordings => 18.0,
-            TestKind::Lists => 12.0,
+            TestKind::Lists | TestKind::Shards => 12.0,
             TestKind::Configs | TestKind::RunLogs | TestKind::Speech => 5.0,
             TestKind::Checkpoints | TestKind::Environments => 10.0,
             TestKind::Kills => 18.0,

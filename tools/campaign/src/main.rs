@@ -20,6 +20,7 @@ mod run_logs;
 mod checkpoints;
 mod speech;
 mod kills;
+mod shards;
 mod signals;
 mod disks;
 mod environments;
