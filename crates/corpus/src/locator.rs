@@ -80,15 +80,10 @@ impl ObjectFolder {
         }
         let folder = location.parent();
         let known = self.listings.lock().unwrap_or_else(PoisonError::into_inner).get(&folder).cloned();
-        let listed = known.unwrap_or_else(|| {
-            let listed = self.storage.list(&folder).map_err(|error| error.to_string());
-            let by_name = |found: Vec<(ObjectLocation, ObjectStamp)>| {
-                found.into_iter().map(|(location, stamp)| (location.name().to_owned(), stamp)).collect()
-            };
-            let listed = Arc::new(listed.map(by_name));
-            self.listings.lock().unwrap_or_else(PoisonError::into_inner).insert(folder, Arc::clone(&listed));
-            listed
-        });
+        let listed = match known {
+            Some(listed) => listed,
+            None => self.list(folder)?,
+        };
         match &*listed {
             Ok(objects) => objects
                 .get(location.name())
@@ -96,6 +91,20 @@ impl ObjectFolder {
                 .ok_or_else(|| StorageError::Missing { location: location.to_string() }),
             Err(_) => self.storage.stamp(location),
         }
+    }
+
+    /// Lists a folder, and remembers the answer. Fails only if the wait for it is interrupted: that says nothing about the
+    /// folder, and whoever asks next may list it.
+    fn list(&self, folder: ObjectLocation) -> Result<Arc<Listed>, StorageError> {
+        let by_name = |found: Vec<(ObjectLocation, ObjectStamp)>| {
+            found.into_iter().map(|(location, stamp)| (location.name().to_owned(), stamp)).collect()
+        };
+        let listed = match self.storage.list(&folder) {
+            Err(error @ StorageError::Interrupted { .. }) => return Err(error),
+            listed => Arc::new(listed.map(by_name).map_err(|error| error.to_string())),
+        };
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner).insert(folder, Arc::clone(&listed));
+        Ok(listed)
     }
 }
 
@@ -137,7 +146,7 @@ pub struct RecordingKey<'a> {
     shard: Option<(&'a ObjectLocation, ValueAddress)>,
 }
 
-/// A recording of an object store on its way here. Dropping it cancels the requests.
+/// A recording of an object store that is to be fetched, or on its way here. Dropping it cancels the requests.
 #[derive(Debug)]
 pub struct PendingRecording {
     value: ObjectFetch,
@@ -146,9 +155,16 @@ pub struct PendingRecording {
 }
 
 impl PendingRecording {
-    /// Bytes that are fetched.
+    /// Bytes to fetch. Known before any of them is asked for.
     pub fn num_bytes(&self) -> u64 {
-        self.value.num_bytes() + self.dictionary.as_ref().map_or(0, ObjectFetch::num_bytes)
+        let dictionary_bytes = self.dictionary.as_ref().map_or(0, ObjectFetch::num_bytes);
+        self.value.num_bytes().saturating_add(dictionary_bytes)
+    }
+
+    /// Makes the requests, and waits for nothing. Again does nothing.
+    pub fn start(&mut self) {
+        self.value.start();
+        self.dictionary.iter_mut().for_each(ObjectFetch::start);
     }
 }
 
@@ -168,9 +184,11 @@ impl<'a> Locator<'a> {
         }
     }
 
-    /// Starts to fetch a recording from an object store. None for one on this machine.
+    /// A recording of an object store, to be fetched: [`PendingRecording::start`] makes the requests. None for one on this
+    /// machine.
     ///
-    /// Cost: nothing is waited for, but for the first recording of a folder, whose listing is. Fails like [`Locator::open`].
+    /// Cost: no request for a piece of a shard. For an object of its own, the listing of its folder the first time, or one
+    /// request where there are no lists: its size is known afterwards. Fails like [`Locator::open`].
     pub fn fetch(&self) -> Result<Option<PendingRecording>, CorpusError> {
         match (self.piece, self.store) {
             (Some(piece), _) if piece.shard.location().is_remote() => {
@@ -190,8 +208,10 @@ impl<'a> Locator<'a> {
         }
     }
 
-    /// Waits for a recording that [`Locator::fetch`] started to fetch, and opens it.
-    pub fn open_fetched(&self, pending: PendingRecording) -> Result<RecordingReader, CorpusError> {
+    /// Waits for a recording of [`Locator::fetch`], and opens it. Starts to fetch it, if nobody did.
+    pub fn open_fetched(&self, mut pending: PendingRecording) -> Result<RecordingReader, CorpusError> {
+        // Both at once.
+        pending.start();
         let value = pending.value.wait()?;
         match self.piece {
             None => Ok(RecordingReader::of_bytes(value)),

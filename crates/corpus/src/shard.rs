@@ -77,14 +77,14 @@ impl ShardFile {
         Ok(RecordingReader::of_bytes(value))
     }
 
-    /// Starts to fetch a recording, and the dictionary that it needs.
+    /// A recording to fetch, and the dictionary that it needs. Makes no request.
     pub(crate) fn fetch(&self, address: ValueAddress) -> Result<(ObjectFetch, Option<ObjectFetch>), CorpusError> {
-        let start = |span: Range<u64>| self.storage.fetch(&self.location, span, &self.stamp);
+        let fetch = |span: Range<u64>| self.storage.fetch(&self.location, span, &self.stamp);
         match &self.kind {
-            ShardKind::Tar | ShardKind::Arrow => Ok((start(span(address)), None)),
+            ShardKind::Tar | ShardKind::Arrow => Ok((fetch(span(address)), None)),
             ShardKind::Parquet(pages) => {
                 let page = pages.span(address.position).ok_or_else(|| self.unknown_page(address))?;
-                Ok((start(page), pages.dictionary_span(address.position).map(start)))
+                Ok((fetch(page), pages.dictionary_span(address.position).map(fetch)))
             }
         }
     }

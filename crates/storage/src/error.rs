@@ -41,6 +41,12 @@ pub enum StorageError {
         /// What was wrong with the last of them.
         last: String,
     },
+    /// The wait for the store was ended: whoever asked stops. Says nothing about the object.
+    #[error("interrupted before the store gave its answer: {location}")]
+    Interrupted {
+        /// What was asked for.
+        location: String,
+    },
     /// The store cannot do this at all.
     #[error("{reason}: {location}")]
     Unsupported {
@@ -84,11 +90,13 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Whether it says something about the service rather than about this object: the next object fails alike, so a run
-    /// stops instead of counting a bad recording.
+    /// Whether it says something about the service, or about whoever asks, rather than about this object: the next object
+    /// fails alike, so a run stops instead of counting a bad recording.
     pub fn is_exhausted(&self) -> bool {
         match self {
-            StorageError::Unreachable { .. } | StorageError::Unsupported { .. } => true,
+            StorageError::Unreachable { .. } | StorageError::Unsupported { .. } | StorageError::Interrupted { .. } => {
+                true
+            }
             StorageError::Denied { by_service, .. } => *by_service,
             _ => false,
         }
@@ -120,6 +128,7 @@ impl From<StorageError> for io::Error {
             StorageError::Denied { .. } => io::ErrorKind::PermissionDenied,
             StorageError::BadLocation { .. } => io::ErrorKind::InvalidInput,
             StorageError::Io { source, .. } => source.kind(),
+            // Readers try again after `ErrorKind::Interrupted`, for ever: an interrupted wait must not be one.
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
@@ -137,6 +146,13 @@ mod tests {
         let error = io::Error::from(error);
         assert!(StorageError::inside(&error).is_some_and(StorageError::is_exhausted));
         assert!(StorageError::inside(&io::Error::other("text")).is_none());
+    }
+
+    #[test]
+    fn an_interrupted_wait_ends_a_reader_that_tries_again() {
+        let error = io::Error::from(StorageError::Interrupted { location: "s3://b/k".into() });
+        assert_ne!(error.kind(), io::ErrorKind::Interrupted);
+        assert!(StorageError::inside(&error).is_some_and(StorageError::is_exhausted));
     }
 
     #[test]

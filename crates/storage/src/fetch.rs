@@ -1,4 +1,4 @@
-//! Bytes that are on their way.
+//! Bytes to fetch, and bytes that are on their way.
 
 use std::fmt;
 use std::io;
@@ -13,23 +13,23 @@ use crate::remote::InFlight;
 use crate::stamp::ObjectStamp;
 use crate::storage::Storage;
 
-/// Bytes of an object that are on their way. Dropping it cancels the request.
+/// Bytes of an object that are to be fetched, or on their way. Dropping it cancels the request.
 pub struct ObjectFetch {
     num_bytes: u64,
     source: Source,
 }
 
 enum Source {
+    /// Not asked for yet. A file is read by the thread that waits.
+    Planned { storage: Storage, location: ObjectLocation, range: Range<u64>, expected: ObjectStamp },
     /// Known already: nothing, or why not.
     Known(Result<Bytes, StorageError>),
-    /// To be read by the thread that waits.
-    File { storage: Storage, location: ObjectLocation, range: Range<u64>, expected: ObjectStamp },
     /// Read by another thread. The storage keeps that thread alive.
     Request { request: InFlight<Bytes>, _storage: Storage },
 }
 
 impl ObjectFetch {
-    pub(crate) fn start(
+    pub(crate) fn new(
         storage: &Storage,
         location: &ObjectLocation,
         range: Range<u64>,
@@ -39,37 +39,45 @@ impl ObjectFetch {
         let is_inside = range.start <= range.end && range.end <= expected.num_bytes;
         let source = match is_inside {
             false => Source::Known(Err(outside(location, &range, expected.num_bytes))),
-            true if !location.is_remote() => {
-                let (storage, location) = (storage.clone(), location.clone());
-                Source::File { storage, location, range, expected: expected.clone() }
-            }
             // No request can ask for nothing.
-            true if num_bytes == 0 => Source::Known(Ok(Bytes::new())),
+            true if num_bytes == 0 && location.is_remote() => Source::Known(Ok(Bytes::new())),
             true => {
-                let request =
-                    storage.remote(location).and_then(|remote| remote.read(location, range, expected.clone()));
-                match request {
-                    Ok(request) => Source::Request { request, _storage: storage.clone() },
-                    Err(error) => Source::Known(Err(error)),
-                }
+                let (storage, location) = (storage.clone(), location.clone());
+                Source::Planned { storage, location, range, expected: expected.clone() }
             }
         };
         ObjectFetch { num_bytes, source }
     }
 
-    /// The bytes, all of them. Blocks until they are here or the last attempt has failed.
-    pub fn wait(self) -> Result<Bytes, StorageError> {
+    /// Starts to read from a store, in the background. Waits for nothing. Again does nothing, and neither does it for a file.
+    ///
+    /// Never fails here: [`ObjectFetch::wait`] does.
+    pub fn start(&mut self) {
+        let Source::Planned { storage, location, range, expected } = &self.source else { return };
+        if !location.is_remote() {
+            return;
+        }
+        let remote = storage.remote(location);
+        self.source = match remote.and_then(|remote| remote.read(location, range.clone(), expected.clone())) {
+            Ok(request) => Source::Request { request, _storage: storage.clone() },
+            Err(error) => Source::Known(Err(error)),
+        };
+    }
+
+    /// The bytes, all of them. Starts to read, if nobody did. Blocks until they are here or the last attempt has failed.
+    pub fn wait(mut self) -> Result<Bytes, StorageError> {
+        self.start();
         match self.source {
-            Source::Known(result) => result,
-            Source::File { storage, location, range, expected } => {
+            Source::Planned { storage, location, range, expected } => {
                 let object = storage.open(&location, Some(&expected))?;
                 read_file(&object, range).map_err(|source| StorageError::local(&location, source))
             }
+            Source::Known(result) => result,
             Source::Request { request, .. } => request.wait(),
         }
     }
 
-    /// How many bytes were asked for.
+    /// How many bytes it is for. Known before any of them is asked for.
     pub fn num_bytes(&self) -> u64 {
         self.num_bytes
     }

@@ -75,9 +75,12 @@ impl ObjectReader {
         Ok(())
     }
 
+    /// Starts to read the block at `position`.
     fn fetch(&self, position: u64) -> ObjectFetch {
         let bytes = self.block_at(position, STORE_BLOCK_BYTES);
-        self.object.storage().fetch(self.object.location(), bytes, self.object.stamp())
+        let mut fetch = self.object.storage().fetch(self.object.location(), bytes, self.object.stamp());
+        fetch.start();
+        fetch
     }
 
     /// The bytes of the object that a block at `position` of the range has.

@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 
 use crate::clients::{StoreClient, StoreClients};
 use crate::error::StorageError;
+use crate::interrupt::StorageInterrupt;
 use crate::location::ObjectLocation;
 use crate::redact::redact;
 use crate::retry::{AttemptError, Attempts, StorageSettings, refused};
@@ -106,6 +107,9 @@ impl RemoteAccess {
         location: &ObjectLocation,
         request: impl Future<Output = Result<T, StorageError>> + Send + 'static,
     ) -> Result<InFlight<T>, StorageError> {
+        if StorageInterrupt::of_this_thread().is_some_and(|interrupt| interrupt.is_raised()) {
+            return Err(interrupted(location));
+        }
         let (sender, answer) = sync_channel(1);
         let runtime = self.runtime.as_ref().ok_or_else(|| gone(location))?;
         let task = runtime.spawn(async move {
@@ -132,8 +136,15 @@ impl fmt::Debug for RemoteAccess {
 }
 
 impl<T> InFlight<T> {
-    /// Waits for the answer.
+    /// Waits for the answer. Fails with [`StorageError::Interrupted`] when the interrupt of this thread is raised.
     pub(crate) fn wait(self) -> Result<T, StorageError> {
+        let Some(interrupt) = StorageInterrupt::of_this_thread() else { return self.receive() };
+        let Some(_wait) = interrupt.begin_wait(self.task.clone()) else { return Err(interrupted(&self.location)) };
+        // Cancelled, the request gives no answer.
+        self.receive().map_err(|error| if interrupt.is_raised() { interrupted(&self.location) } else { error })
+    }
+
+    fn receive(&self) -> Result<T, StorageError> {
         self.answer.recv().unwrap_or_else(|_| Err(gone(&self.location)))
     }
 }
@@ -147,6 +158,11 @@ impl<T> Drop for InFlight<T> {
 /// A request ended without an answer: its thread panicked, or the program ends.
 fn gone(location: &ObjectLocation) -> StorageError {
     StorageError::Unreachable { location: location.to_string(), attempts: 1, last: "the request was cancelled".into() }
+}
+
+/// Whoever waits stops.
+fn interrupted(location: &ObjectLocation) -> StorageError {
+    StorageError::Interrupted { location: location.to_string() }
 }
 
 impl Target {

@@ -98,11 +98,12 @@ impl Storage {
         Ok(Object::local(self.clone(), location.clone(), stamp, file))
     }
 
-    /// Starts to read bytes of an object that looks as `expected`. Never fails here: [`ObjectFetch::wait`] does.
+    /// Bytes of an object that looks as `expected`, to be read. Makes no request: [`ObjectFetch::start`] and
+    /// [`ObjectFetch::wait`] do. Never fails here: [`ObjectFetch::wait`] does.
     ///
-    /// From a store, it reads in the background from now on. A file is read by the thread that waits.
+    /// From a store, bytes are read in the background. A file is read by the thread that waits.
     pub fn fetch(&self, location: &ObjectLocation, range: Range<u64>, expected: &ObjectStamp) -> ObjectFetch {
-        ObjectFetch::start(self, location, range, expected)
+        ObjectFetch::new(self, location, range, expected)
     }
 
     /// Threads and connections, made at the first call.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tandem_device::transfer::Measured;
 use tandem_device::{Block, Event, Isolation, Route, Transfer, View};
 use tandem_pipeline::{CoreSet, Crew, RingHandle, RingSlot, StopFlag, ring};
+use tandem_storage::{StorageError, StorageInterrupt};
 
 use super::Feed;
 use super::data_thread::DataThread;
@@ -100,6 +101,7 @@ impl Feed {
             rings: rings.clone(),
             threads: Arc::clone(&threads),
             read_ahead: read_ahead.clone(),
+            storage_waits: StorageInterrupt::new(),
         };
         let mut crew = Crew::new("feed").on_cores(spec.cores);
         let closing = shutdown.clone();
@@ -126,7 +128,8 @@ impl Feed {
         };
         if let Some(window) = read_ahead {
             let walk = ReadAheadWalk::new(Arc::clone(&context), window, next);
-            crew.spawn("read-ahead", move |_| walk.run())?;
+            let storage_waits = shutdown.storage_waits.clone();
+            crew.spawn("read-ahead", move |_| storage_waits.run(|| walk.run()))?;
         }
         let decode = Decoding { queue, context, threads, max_threads: spec.max_threads };
         let started = start_threads(&mut crew, data, transfer, &decode, &shutdown);
@@ -212,25 +215,29 @@ fn start_threads(
     for number in 0..decode.max_threads.max(1) {
         let (queue, threads) = (Arc::clone(&decode.queue), Arc::clone(&decode.threads));
         let (context, on_end) = (Arc::clone(&decode.context), shutdown.clone());
-        let body = move |_: &StopFlag| on_end.thread_ended(RowLoader::new(context).run(number, &queue, &threads));
+        let load = move || RowLoader::new(context).run(number, &queue, &threads);
+        let body = move |_: &StopFlag| on_end.thread_ended(on_end.storage_waits.run(load));
         crew.spawn(format!("decode-{number}"), body)?;
     }
     Ok(())
 }
 
-/// How a feed ends: the first thread that fails stores its error and closes every ring, so that no thread waits forever.
+/// How a feed ends: the first thread that fails stores its error, closes every ring and ends every wait for a store, so that no
+/// thread waits forever, or for a network that is gone.
 #[derive(Clone)]
 pub(super) struct Shutdown {
     first_error: Arc<Mutex<Option<FeedError>>>,
     rings: Vec<RingHandle>,
     threads: Arc<DecodeThreads>,
     read_ahead: Option<Arc<ReadAheadWindow>>,
+    /// Of the threads of this feed. Other feeds of the same corpus share its storage, and read on.
+    storage_waits: StorageInterrupt,
 }
 
 impl Shutdown {
-    /// A thread has ended. A closed ring is no error.
+    /// A thread has ended. That the feed ends is no error.
     fn thread_ended(&self, outcome: Result<(), FeedError>) {
-        if let Some(error) = outcome.err().filter(|error| !matches!(error, FeedError::Closed(_))) {
+        if let Some(error) = outcome.err().filter(|error| !is_end_of_feed(error)) {
             self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
         self.close();
@@ -239,10 +246,16 @@ impl Shutdown {
     fn close(&self) {
         self.threads.end();
         self.read_ahead.iter().for_each(|window| window.end());
+        self.storage_waits.raise();
         self.rings.iter().for_each(RingHandle::close);
     }
 
     pub(super) fn take_error(&self) -> Option<FeedError> {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// Whether a thread failed only because the feed ends: a ring was closed, or a wait for a store was ended.
+fn is_end_of_feed(error: &FeedError) -> bool {
+    matches!(error, FeedError::Closed(_) | FeedError::StorageUnreachable { error: StorageError::Interrupted { .. } })
 }

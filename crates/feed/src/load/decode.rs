@@ -24,7 +24,7 @@ pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> 
     cut(audio, clip)
 }
 
-/// The same from bytes that [`fetch`] started to fetch.
+/// The same from the bytes of [`fetch`].
 pub(crate) fn load_fetched_into(
     audio: &Locator<'_>,
     pending: PendingRecording,
@@ -36,7 +36,7 @@ pub(crate) fn load_fetched_into(
     cut(audio, clip)
 }
 
-/// Starts to fetch a recording from an object store. None for one on this machine.
+/// A recording of an object store, to be fetched. None for one on this machine.
 pub(crate) fn fetch(audio: &Locator<'_>) -> Result<Option<PendingRecording>, FeedError> {
     audio.fetch().map_err(|error| unopened(audio, error))
 }

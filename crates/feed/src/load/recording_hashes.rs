@@ -156,6 +156,10 @@ impl RecordingFetch for HashedFetch {
         self.fetch.num_bytes()
     }
 
+    fn start(&mut self) {
+        self.fetch.start();
+    }
+
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         self.fetch.load_into(sample, clip)?;
         self.hashes.compare(sample, hash_of(clip));
@@ -179,17 +183,27 @@ mod tests {
         }
 
         fn fetch(&self, _: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
-            Ok(Some(Box::new(Constant(self.0))))
+            Ok(Some(Box::new(ConstantFetch { recording: Constant(self.0), is_started: false })))
         }
     }
 
-    impl RecordingFetch for Constant {
+    struct ConstantFetch {
+        recording: Constant,
+        is_started: bool,
+    }
+
+    impl RecordingFetch for ConstantFetch {
         fn num_bytes(&self) -> u64 {
             200
         }
 
+        fn start(&mut self) {
+            self.is_started = true;
+        }
+
         fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
-            Recordings::load_into(&*self, sample, clip)
+            assert!(self.is_started);
+            self.recording.load_into(sample, clip)
         }
     }
 
@@ -213,8 +227,9 @@ mod tests {
         let sample = sample(&store, id, range);
         match value % 2 {
             0 => {
-                let fetch = recordings.fetch(&sample).unwrap().unwrap();
+                let mut fetch = recordings.fetch(&sample).unwrap().unwrap();
                 assert_eq!(fetch.num_bytes(), 200);
+                fetch.start();
                 fetch.load_into(&sample, &mut Clip::default()).unwrap();
             }
             _ => recordings.load_into(&sample, &mut Clip::default()).unwrap(),

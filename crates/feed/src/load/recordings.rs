@@ -14,7 +14,8 @@ pub trait Recordings: Send + Sync {
     /// storage](FeedError::is_about_storage) ends the run.
     fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError>;
 
-    /// Starts to fetch a recording that will be asked for soon. None if there is nothing to fetch: it is on this machine.
+    /// A recording that will be asked for soon, to be fetched: [`RecordingFetch::start`] asks for its bytes. None if there is
+    /// nothing to fetch: it is on this machine.
     ///
     /// It may wait for a list of the recording's folder, and is therefore never called with a lock held.
     fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
@@ -23,10 +24,13 @@ pub trait Recordings: Send + Sync {
     }
 }
 
-/// A recording on its way here. Dropping it cancels the requests.
+/// A recording that is to be fetched, or on its way here. Dropping it cancels the requests.
 pub trait RecordingFetch: Send {
-    /// Bytes that are fetched.
+    /// Bytes to fetch. None of them is asked for before [`RecordingFetch::start`].
     fn num_bytes(&self) -> u64;
+
+    /// Asks for the bytes, and waits for nothing.
+    fn start(&mut self);
 
     /// Waits for the bytes, and decodes them as [`Recordings::load_into`] does. `sample` is the one it was fetched for.
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError>;
@@ -49,6 +53,10 @@ impl Recordings for FromFiles {
 impl RecordingFetch for PendingRecording {
     fn num_bytes(&self) -> u64 {
         PendingRecording::num_bytes(self)
+    }
+
+    fn start(&mut self) {
+        PendingRecording::start(self);
     }
 
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {

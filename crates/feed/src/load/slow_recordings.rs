@@ -52,6 +52,10 @@ impl RecordingFetch for SlowFetch {
         self.fetch.num_bytes()
     }
 
+    fn start(&mut self) {
+        self.fetch.start();
+    }
+
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         self.fetch.load_into(sample, clip)?;
         self.again.load_into(sample, clip)
@@ -78,19 +82,26 @@ mod tests {
         }
 
         fn fetch(&self, _: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
-            Ok(Some(Box::new(Fetched)))
+            Ok(Some(Box::new(Fetched { is_started: false })))
         }
     }
 
     /// A fetched recording, which asks nobody.
-    struct Fetched;
+    struct Fetched {
+        is_started: bool,
+    }
 
     impl RecordingFetch for Fetched {
         fn num_bytes(&self) -> u64 {
             7
         }
 
+        fn start(&mut self) {
+            self.is_started = true;
+        }
+
         fn load_into(self: Box<Self>, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+            assert!(self.is_started);
             clip.rate_hz = 100;
             Ok(())
         }
@@ -115,8 +126,9 @@ mod tests {
         assert!(slow.load_into(&sample, &mut clip).is_ok() && clip.rate_hz == 2);
         assert!(slow.load_into(&sample, &mut clip).is_err() && clip.rate_hz == 3);
         // The first time from what was fetched, and then once more.
-        let fetch = slow.fetch(&sample).unwrap().unwrap();
+        let mut fetch = slow.fetch(&sample).unwrap().unwrap();
         assert_eq!(fetch.num_bytes(), 7);
+        fetch.start();
         assert!(fetch.load_into(&sample, &mut clip).is_ok() && clip.rate_hz == 4);
     }
 }

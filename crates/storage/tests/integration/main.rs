@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
 
 mod faults;
+mod interrupts;
 mod lists;
 mod ranges;
 mod store;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tandem_storage::{ObjectStamp, ReadAt as _, StorageError};
+use tandem_storage::{ObjectFetch, ObjectStamp, ReadAt as _, StorageError};
 use tandem_test_support::object_server::ServerFaults;
 
 use crate::store::{TestBucket, noise};
@@ -79,7 +79,9 @@ fn many_fetches_are_in_flight_at_the_same_time() {
     let [location, _] = bucket.put("a", &bytes);
     let stamp = stamp(bytes.len());
     let fetches = (0..COUNT).map(|n| bucket.storage.fetch(&location, n * 100..(n + 1) * 100, &stamp));
-    let fetches: Vec<_> = fetches.collect();
+    let mut fetches: Vec<_> = fetches.collect();
+    assert_eq!(bucket.server.requests(), 0, "fetches that are not started make no request");
+    fetches.iter_mut().for_each(ObjectFetch::start);
     for (fetch, expected) in fetches.into_iter().zip(bytes.chunks(100)) {
         assert_eq!(fetch.num_bytes(), 100);
         assert_eq!(fetch.wait().unwrap(), expected);
@@ -94,7 +96,9 @@ fn a_dropped_fetch_closes_its_request() {
     let bucket = TestBucket::with_timeout(faults, Duration::from_secs(3600));
     let [location, _] = bucket.put("a", b"text");
     let stamp = stamp(4);
-    let fetch = bucket.storage.fetch(&location, 0..4, &stamp);
+    let mut fetch = bucket.storage.fetch(&location, 0..4, &stamp);
+    // Started once, however often it is asked to.
+    (0..3).for_each(|_| fetch.start());
     bucket.server.wait_until_requests(1);
     drop(fetch);
     bucket.server.wait_until_closed_early(1);
@@ -109,9 +113,10 @@ fn an_open_object_outlives_its_storage() {
     let stamp = bucket.storage.stamp(&location).unwrap();
     let TestBucket { server, storage, .. } = &bucket;
     let other = storage.clone();
-    let fetch = other.fetch(&location, 1..3, &stamp);
+    let mut fetches = [0, 1].map(|_| other.fetch(&location, 1..3, &stamp));
+    fetches[0].start();
     drop(other);
-    assert_eq!(fetch.wait().unwrap(), "ex");
+    fetches.into_iter().for_each(|fetch| assert_eq!(fetch.wait().unwrap(), "ex"));
     // With a stamp, opening asks for nothing.
     let before = server.requests();
     let object = storage.open(&location, Some(&stamp)).unwrap();

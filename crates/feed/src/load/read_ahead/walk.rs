@@ -1,19 +1,17 @@
-//! The walk ahead of the row queue: starts to fetch the recordings of rows in the order in which they will be asked for.
+//! The walk ahead of the row queue: fetches the recordings of rows in the order in which they will be asked for.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tandem_corpus::{Batch, Cursor, SampleIndex};
 
 use super::window::{AddedFetch, ReadAheadWindow, RowPlace, WindowEntry};
 use crate::load::context::LoadContext;
+use crate::load::recordings::RecordingFetch;
 
 /// Batches ahead of the row queue, at most: some seconds of training.
 const MAX_BATCHES: u64 = 64;
 /// After so many rows in a row whose recordings are on this machine, all of them are.
 const LOCAL_ROWS: u64 = 4096;
-/// The largest of so many recordings is how large the next one may be.
-const NUM_SIZES: usize = 64;
 
 /// A place in the order, ahead of the row queue.
 pub(crate) struct ReadAheadWalk {
@@ -23,13 +21,13 @@ pub(crate) struct ReadAheadWalk {
     next_group: Cursor,
     next_sequence: u64,
     batch: Option<OpenBatchAhead>,
-    /// Sizes of the last recordings. The size of the next one is known when its fetch has started: without an idea of it, one
-    /// fetch in two would be cancelled because the window is full.
-    sizes: VecDeque<u64>,
-    /// The size of the next recording, if its fetch was started too early.
-    next_bytes: Option<u64>,
+    /// The fetch of the next row, if it does not fit the window yet. It has asked for nothing.
+    planned: Option<PlannedFetch>,
     num_local: u64,
 }
+
+/// A fetch and the sample that it is for.
+type PlannedFetch = (SampleIndex, Box<dyn RecordingFetch>);
 
 struct OpenBatchAhead {
     batch: Batch,
@@ -52,16 +50,7 @@ pub(crate) enum WalkStep {
 impl ReadAheadWalk {
     /// Starts at the batches of `from`, as the row queue does.
     pub(crate) fn new(context: Arc<LoadContext>, window: Arc<ReadAheadWindow>, from: Cursor) -> ReadAheadWalk {
-        ReadAheadWalk {
-            context,
-            window,
-            next_group: from,
-            next_sequence: 0,
-            batch: None,
-            sizes: VecDeque::new(),
-            next_bytes: None,
-            num_local: 0,
-        }
+        ReadAheadWalk { context, window, next_group: from, next_sequence: 0, batch: None, planned: None, num_local: 0 }
     }
 
     /// How many batches a walk is ahead, at most. Never more than an epoch: an order prepares two epochs at a time.
@@ -82,43 +71,36 @@ impl ReadAheadWalk {
 
     /// One row, if the window has room for it.
     pub(crate) fn step(&mut self) -> WalkStep {
-        let (place, planned) = self.next_row();
-        let likely_bytes = self.next_bytes.or_else(|| self.sizes.iter().max().copied()).unwrap_or(0);
-        match self.window.entry(place, likely_bytes) {
-            (WindowEntry::Open, num_changes) => match self.fetch(place, planned) {
-                Some(AddedFetch::NoRoom) => return WalkStep::Full { num_changes },
-                Some(AddedFetch::Waits | AddedFetch::NotWanted) | None => {}
-            },
-            (WindowEntry::TooLate, _) => {}
+        let (place, row) = self.next_row();
+        match self.window.entry(place) {
+            (WindowEntry::Open, _) => {}
+            (WindowEntry::TooLate, _) => return self.pass(),
             (WindowEntry::Closed, num_changes) => return WalkStep::Full { num_changes },
             (WindowEntry::Ended, _) => return WalkStep::Over,
         }
-        self.pass();
-        if self.num_local < LOCAL_ROWS { WalkStep::Passed } else { WalkStep::Over }
+        if let Some((sample, fetch)) = self.planned.take().or_else(|| self.plan(place, row))
+            && let AddedFetch::NoRoom { fetch, num_changes } = self.window.add(place, sample, fetch)
+        {
+            self.planned = Some((sample, fetch));
+            return WalkStep::Full { num_changes };
+        }
+        self.pass()
     }
 
-    /// Starts to fetch the recording of a row. None if there is none to fetch.
-    fn fetch(&mut self, place: RowPlace, planned: SampleIndex) -> Option<AddedFetch> {
+    /// The fetch of the recording of a row. None if there is none to fetch.
+    fn plan(&mut self, place: RowPlace, row: SampleIndex) -> Option<PlannedFetch> {
         let context = &self.context;
         let Cursor { epoch, k } = self.batch.as_ref()?.batch.cursor;
         // A checkpoint's replacement is what the loader asks for first.
-        let index = context.resumed.get(epoch, k, place.position).map_or(planned, |replacement| replacement.sample);
+        let index = context.resumed.get(epoch, k, place.position).map_or(row, |replacement| replacement.sample);
         let sample = context.input.sample(index);
         if context.cache.holds(index, &sample.audio) {
             return None;
         }
         // The decode thread meets the same error, and knows what to do about it.
-        let fetched = context.input.recordings.fetch(&sample).ok()?;
-        self.num_local = if fetched.is_some() { 0 } else { self.num_local + 1 };
-        let fetch = fetched?;
-        let num_bytes = fetch.num_bytes();
-        let added = self.window.add(place, index, fetch);
-        self.next_bytes = (added == AddedFetch::NoRoom).then_some(num_bytes);
-        if added != AddedFetch::NotWanted {
-            self.sizes.push_back(num_bytes);
-            self.sizes.drain(..self.sizes.len().saturating_sub(NUM_SIZES));
-        }
-        Some(added)
+        let fetch = context.input.recordings.fetch(&sample).ok()?;
+        self.num_local = if fetch.is_some() { 0 } else { self.num_local + 1 };
+        Some((index, fetch?))
     }
 
     /// The row to fetch next.
@@ -137,9 +119,9 @@ impl ReadAheadWalk {
                 }
             };
             match open.batch.rows.get(open.position) {
-                Some(Some(planned)) => {
+                Some(Some(sample)) => {
                     let place = RowPlace { sequence: open.sequence, position: open.position };
-                    return (place, *planned);
+                    return (place, *sample);
                 }
                 Some(None) => open.position += 1,
                 None => self.batch = None,
@@ -147,11 +129,12 @@ impl ReadAheadWalk {
         }
     }
 
-    /// Goes on to the row after.
-    fn pass(&mut self) {
-        self.next_bytes = None;
+    /// Leaves the row behind.
+    fn pass(&mut self) -> WalkStep {
+        self.planned = None;
         if let Some(open) = &mut self.batch {
             open.position += 1;
         }
+        if self.num_local < LOCAL_ROWS { WalkStep::Passed } else { WalkStep::Over }
     }
 }

@@ -20,8 +20,6 @@ pub struct ReadAheadStats {
     pub peak_bytes: u64,
     /// Rows whose recordings were fetched ahead.
     pub fetched: u64,
-    /// Fetches that did not fit the budget and were cancelled at once.
-    pub cancelled: u64,
 }
 
 /// A row of the batches of a feed: rows are handed out in this order.
@@ -35,7 +33,7 @@ pub(crate) struct RowPlace {
 
 /// The fetches of rows that are not handed out yet.
 ///
-/// Bytes count from the start of a fetch until its recording is decoded, and are never more than the budget.
+/// Bytes count from before the start of a fetch until its recording is decoded, and are never more than the budget.
 pub(crate) struct ReadAheadWindow {
     budget_bytes: u64,
     max_batches: u64,
@@ -54,30 +52,37 @@ struct State {
     has_ended: bool,
 }
 
+impl State {
+    /// Whether a fetch for the row at `place` is of use.
+    fn wants(&self, place: RowPlace) -> bool {
+        !self.has_ended && place >= self.first
+    }
+}
+
 struct WaitingFetch {
     sample: SampleIndex,
     num_bytes: u64,
     fetch: Box<dyn RecordingFetch>,
 }
 
-/// Whether the fetch of a row may start.
+/// Whether the recording of a row may be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowEntry {
     Open,
-    /// Not before the window has changed: too many batches ahead, or too many bytes.
+    /// Not before the window has changed: too many batches ahead.
     Closed,
     /// The row is handed out already.
     TooLate,
     Ended,
 }
 
-/// What became of a fetch that was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What became of a fetch that was planned.
 pub(super) enum AddedFetch {
-    Waits,
-    /// Cancelled: the bytes do not fit now.
-    NoRoom,
-    /// Cancelled: the bytes fit no window of this budget, or the row is handed out, or the feed ends.
+    /// It is started, and waits for its row.
+    Started,
+    /// It is not started: its bytes do not fit yet. With the number of changes until then.
+    NoRoom { fetch: Box<dyn RecordingFetch>, num_changes: u64 },
+    /// It is dropped: the bytes fit no window of this budget, or the row is handed out, or the feed ends.
     NotWanted,
 }
 
@@ -102,18 +107,14 @@ impl ReadAheadWindow {
         })
     }
 
-    /// Whether the fetch of the row at `place`, of about `likely_bytes`, may start now. And the number of changes so far, to
-    /// wait for the next.
-    pub(super) fn entry(&self, place: RowPlace, likely_bytes: u64) -> (WindowEntry, u64) {
+    /// Whether the recording of the row at `place` may be fetched now. And the number of changes so far, to wait for the next.
+    pub(super) fn entry(&self, place: RowPlace) -> (WindowEntry, u64) {
         let state = self.lock();
-        let is_far = place.sequence > state.first.sequence.saturating_add(self.max_batches);
-        // A likely size is no reason to wait for more room than there ever is.
-        let has_room = state.stats.bytes.saturating_add(likely_bytes.min(self.budget_bytes)) <= self.budget_bytes;
         let entry = if state.has_ended {
             WindowEntry::Ended
         } else if place < state.first {
             WindowEntry::TooLate
-        } else if is_far || !has_room {
+        } else if place.sequence > state.first.sequence.saturating_add(self.max_batches) {
             WindowEntry::Closed
         } else {
             WindowEntry::Open
@@ -121,24 +122,33 @@ impl ReadAheadWindow {
         (entry, state.num_changes)
     }
 
-    /// Adds the fetch of the row at `place`, or cancels it.
-    pub(super) fn add(&self, place: RowPlace, sample: SampleIndex, fetch: Box<dyn RecordingFetch>) -> AddedFetch {
+    /// Starts the fetch of the row at `place` once its bytes are reserved.
+    pub(super) fn add(&self, place: RowPlace, sample: SampleIndex, mut fetch: Box<dyn RecordingFetch>) -> AddedFetch {
         let num_bytes = fetch.num_bytes();
         let mut state = self.lock();
+        if !state.wants(place) || num_bytes > self.budget_bytes {
+            return AddedFetch::NotWanted;
+        }
         let sum = state.stats.bytes.saturating_add(num_bytes);
-        if state.has_ended || place < state.first || sum > self.budget_bytes {
-            state.stats.cancelled += 1;
-            let may_fit = !state.has_ended && place >= state.first && num_bytes <= self.budget_bytes;
-            // Cancels outside the lock.
-            drop(state);
-            drop(fetch);
-            return if may_fit { AddedFetch::NoRoom } else { AddedFetch::NotWanted };
+        if sum > self.budget_bytes {
+            return AddedFetch::NoRoom { fetch, num_changes: state.num_changes };
         }
         state.stats.bytes = sum;
         state.stats.peak_bytes = state.stats.peak_bytes.max(sum);
-        state.stats.fetched += 1;
-        state.waiting.insert(place, WaitingFetch { sample, num_bytes, fetch });
-        AddedFetch::Waits
+        drop(state);
+        // Outside the lock: the code of a source may take its time. The row may be handed out meanwhile.
+        fetch.start();
+        let mut state = self.lock();
+        if state.wants(place) {
+            state.stats.fetched += 1;
+            state.waiting.insert(place, WaitingFetch { sample, num_bytes, fetch });
+            return AddedFetch::Started;
+        }
+        drop(state);
+        // Cancelled first: its bytes are free afterwards.
+        drop(fetch);
+        self.give_back(num_bytes);
+        AddedFetch::NotWanted
     }
 
     /// Waits until there was a change after the first `num_changes`, or the feed ends.
@@ -152,14 +162,21 @@ impl ReadAheadWindow {
         let mut state = self.lock();
         state.has_ended = true;
         let waiting = std::mem::take(&mut state.waiting);
-        state.stats.bytes -= waiting.values().map(|waiting| waiting.num_bytes).sum::<u64>();
         self.has_changed(state);
-        // Cancels outside the lock.
+        let num_bytes = waiting.values().map(|waiting| waiting.num_bytes).sum();
+        // Cancels outside the lock, and before the bytes are free.
         drop(waiting);
+        self.give_back(num_bytes);
     }
 
     pub(crate) fn stats(&self) -> ReadAheadStats {
         self.lock().stats
+    }
+
+    fn give_back(&self, num_bytes: u64) {
+        let mut state = self.lock();
+        state.stats.bytes -= num_bytes;
+        self.has_changed(state);
     }
 
     fn has_changed(&self, mut state: MutexGuard<'_, State>) {
@@ -202,8 +219,6 @@ struct Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut state = self.window.lock();
-        state.stats.bytes -= self.num_bytes;
-        self.window.has_changed(state);
+        self.window.give_back(self.num_bytes);
     }
 }

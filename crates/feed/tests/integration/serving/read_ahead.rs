@@ -1,7 +1,7 @@
 //! Recordings that are fetched ahead: the same batches, within a budget, and nothing left behind. And a store that fails.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tandem_audio::Clip;
@@ -20,8 +20,12 @@ struct Objects {
 
 #[derive(Default)]
 struct Shared {
+    /// Fetches that are neither decoded nor dropped.
     live: AtomicUsize,
     started: AtomicUsize,
+    /// Bytes of those that were started, and the most there ever were.
+    live_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
     /// Rows that were decoded from what was fetched ahead.
     loaded_ahead: AtomicUsize,
     /// Names of the threads that fetch.
@@ -32,6 +36,7 @@ struct ObjectOnItsWay {
     shared: Arc<Shared>,
     num_bytes: u64,
     id: String,
+    is_started: bool,
 }
 
 /// A different one for each recording, up to 1000 bytes.
@@ -47,9 +52,8 @@ impl Recordings for Objects {
     fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
         let (shared, id) = (Arc::clone(&self.shared), sample.id.to_owned());
         shared.live.fetch_add(1, Ordering::Relaxed);
-        shared.started.fetch_add(1, Ordering::Relaxed);
         shared.threads.lock().unwrap().extend(std::thread::current().name().map(str::to_owned));
-        Ok(Some(Box::new(ObjectOnItsWay { shared, num_bytes: size_of(&id), id })))
+        Ok(Some(Box::new(ObjectOnItsWay { shared, num_bytes: size_of(&id), id, is_started: false })))
     }
 }
 
@@ -58,8 +62,16 @@ impl RecordingFetch for ObjectOnItsWay {
         self.num_bytes
     }
 
+    fn start(&mut self) {
+        assert!(!self.is_started, "started twice");
+        self.is_started = true;
+        self.shared.started.fetch_add(1, Ordering::Relaxed);
+        let before = self.shared.live_bytes.fetch_add(self.num_bytes, Ordering::Relaxed);
+        self.shared.peak_bytes.fetch_max(before + self.num_bytes, Ordering::Relaxed);
+    }
+
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
-        assert_eq!(self.id, sample.id, "fetched for another row");
+        assert!(self.is_started && self.id == sample.id, "fetched for another row");
         self.shared.loaded_ahead.fetch_add(1, Ordering::Relaxed);
         FromFiles.load_into(sample, clip)
     }
@@ -68,6 +80,9 @@ impl RecordingFetch for ObjectOnItsWay {
 impl Drop for ObjectOnItsWay {
     fn drop(&mut self) {
         self.shared.live.fetch_sub(1, Ordering::Relaxed);
+        if self.is_started {
+            self.shared.live_bytes.fetch_sub(self.num_bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -80,6 +95,7 @@ fn check(serving: &Serving, corpus: &Corpus, read_ahead_bytes: u64, workers: usi
     assert!(found == expected, "{read_ahead_bytes} bytes, {workers} threads");
     let shared = &objects.shared;
     assert_eq!(shared.live.load(Ordering::Relaxed), 0, "fetches outlive their feed");
+    assert!(shared.peak_bytes.load(Ordering::Relaxed) <= read_ahead_bytes, "{read_ahead_bytes} bytes");
     let (started, threads) = (shared.started.load(Ordering::Relaxed), shared.threads.lock().unwrap().clone());
     match read_ahead_bytes {
         0 => assert_eq!((started, threads), (0, BTreeSet::new())),
@@ -135,6 +151,8 @@ fn bytes_in_flight_stay_within_the_budget_and_are_used() {
     let stats = stats.unwrap();
     assert!((1..=3000).contains(&stats.peak_bytes) && stats.budget_bytes == 3000, "{stats:?}");
     assert!(stats.fetched >= 20, "{stats:?}");
+    // As the source counts them: from the start of a fetch until it is decoded.
+    assert!((1..=3000).contains(&objects.shared.peak_bytes.load(Ordering::Relaxed)));
     assert_eq!(objects.shared.live.load(Ordering::Relaxed), 0);
 }
 
@@ -170,6 +188,8 @@ impl RecordingFetch for Answer {
     fn num_bytes(&self) -> u64 {
         1
     }
+
+    fn start(&mut self) {}
 
     fn load_into(self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         self.0?;

@@ -1,19 +1,20 @@
 //! Recordings in an object store and in shards: the batches of the same recordings on disk, and what ends a feed.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tandem_audio::Clip;
-use tandem_corpus::{Dataset, OpenOptions};
+use tandem_corpus::{Dataset, OpenOptions, Sample};
 use tandem_feed::{
-    Cache, CacheSpec, CheckOptions, FeedError, FromFiles, RecordingHashes, TrainingSet, check, load_into, open_corpus,
+    Cache, CacheSpec, CheckOptions, FeedError, FromFiles, RecordingFetch, RecordingHashes, Recordings, TrainingSet,
+    check, load_into, open_corpus,
 };
-use tandem_storage::{Storage, StorageSettings};
+use tandem_storage::{Storage, StorageInterrupt, StorageSettings};
 use tandem_test_support::object_server::{ObjectServer, ServerFaults};
 use tempfile::TempDir;
 
-use super::support::{Corpus, PATIENCE, Serving, clip, options, survey};
+use super::support::{Corpus, Generated, PATIENCE, Serving, clip, options, survey};
 
 /// A corpus on disk that is in a bucket as well.
 struct Bucket {
@@ -26,12 +27,16 @@ struct Bucket {
 
 impl Bucket {
     fn new(seed: u64, count: u64, faults: ServerFaults) -> Bucket {
+        Bucket::with_attempts(8, seed, count, faults)
+    }
+
+    fn with_attempts(max_attempts: u32, seed: u64, count: u64, faults: ServerFaults) -> Bucket {
         let corpus = Corpus::new(seed, count);
         let buckets = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(corpus.folder.path(), buckets.path().join("bucket")).unwrap();
         let server = ObjectServer::start(buckets.path(), faults);
         let wait = Duration::from_millis(1);
-        let settings = StorageSettings { max_attempts: 8, first_wait: wait, max_wait: wait, request_timeout: PATIENCE };
+        let settings = StorageSettings { max_attempts, first_wait: wait, max_wait: wait, request_timeout: PATIENCE };
         let storage = Storage::with_variables(settings, server.variables());
         Bucket { corpus, _buckets: buckets, server, storage }
     }
@@ -80,6 +85,221 @@ fn one_decode_thread_has_many_requests_in_flight_within_the_budget() {
     let stats = stats.unwrap();
     // One of the four may be the decode thread's own, and one too new to be counted.
     assert!(stats.peak_bytes <= 400_000 && stats.fetched >= 2, "{stats:?}");
+}
+
+/// Recordings of the corpus, and the bytes of them that are on their way or here.
+#[derive(Clone, Default)]
+struct Metered {
+    bytes: Arc<Mutex<MeteredBytes>>,
+}
+
+#[derive(Default)]
+struct MeteredBytes {
+    /// Of fetches that were started and are neither decoded nor dropped.
+    live: u64,
+    /// The most there ever were.
+    peak: u64,
+    /// Of each fetch that was started, by id and in order.
+    started: Vec<(String, u64)>,
+}
+
+struct MeteredFetch {
+    fetch: Option<Box<dyn RecordingFetch>>,
+    id: String,
+    num_bytes: u64,
+    bytes: Arc<Mutex<MeteredBytes>>,
+    is_started: bool,
+}
+
+impl Recordings for Metered {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        FromFiles.load_into(sample, clip)
+    }
+
+    fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+        let metered = |fetch: Box<dyn RecordingFetch>| -> Box<dyn RecordingFetch> {
+            let (id, num_bytes, bytes) = (sample.id.to_owned(), fetch.num_bytes(), Arc::clone(&self.bytes));
+            Box::new(MeteredFetch { fetch: Some(fetch), id, num_bytes, bytes, is_started: false })
+        };
+        Ok(FromFiles.fetch(sample)?.map(metered))
+    }
+}
+
+impl RecordingFetch for MeteredFetch {
+    fn num_bytes(&self) -> u64 {
+        self.num_bytes
+    }
+
+    fn start(&mut self) {
+        let mut bytes = self.bytes.lock().unwrap();
+        bytes.live += self.num_bytes;
+        bytes.peak = bytes.peak.max(bytes.live);
+        bytes.started.push((self.id.clone(), self.num_bytes));
+        self.is_started = true;
+        self.fetch.iter_mut().for_each(|fetch| fetch.start());
+    }
+
+    fn load_into(mut self: Box<Self>, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        self.fetch.take().unwrap().load_into(sample, clip)
+    }
+}
+
+impl Drop for MeteredFetch {
+    fn drop(&mut self) {
+        // Cancelled, if it was not decoded.
+        drop(self.fetch.take());
+        self.bytes.lock().unwrap().live -= if self.is_started { self.num_bytes } else { 0 };
+    }
+}
+
+#[test]
+fn bytes_on_their_way_from_a_store_are_never_a_byte_over_the_budget() {
+    let bucket = Bucket::new(70, 40, ServerFaults::default());
+    let training_set = bucket.training_set();
+    let expected = Serving::cpu().batches(&bucket.corpus.training_set, 25).unwrap();
+    let size = |id: &str| std::fs::metadata(bucket.corpus.folder.path().join(format!("wavs/{id}.wav"))).unwrap().len();
+    let largest = (0..40).map(|number| size(&format!("u{number:03}"))).max().unwrap();
+    // The largest recording fits to the byte, and does not fit.
+    for read_ahead_bytes in [largest, largest - 1, 2 * largest] {
+        let metered = Metered::default();
+        let recordings = Arc::new(metered.clone());
+        let serving = Serving { recordings, read_ahead_bytes, ..Serving::cpu() };
+        assert!(serving.batches(&training_set, 25).unwrap() == expected, "{read_ahead_bytes} bytes");
+        let bytes = metered.bytes.lock().unwrap();
+        assert!(bytes.peak <= read_ahead_bytes, "{} of {read_ahead_bytes} bytes", bytes.peak);
+        assert_eq!(bytes.live, 0);
+        // Each counts with the size of its object.
+        assert!(bytes.started.iter().all(|(id, num_bytes)| *num_bytes == size(id)), "{:?}", bytes.started);
+    }
+}
+
+#[test]
+fn a_fetch_knows_its_bytes_before_it_asks_for_any() {
+    let bucket = Bucket::new(71, 8, ServerFaults::default());
+    let dataset = bucket.open("s3://bucket");
+    let samples: Vec<_> = dataset.samples().iter().collect();
+    let before = bucket.server.requests();
+    let mut fetches: Vec<_> = samples.iter().map(|(_, sample)| FromFiles.fetch(sample).unwrap().unwrap()).collect();
+    // One list for all of them.
+    assert_eq!(bucket.server.requests(), before + 1);
+    let sent = bucket.server.bytes();
+    for (fetch, number) in fetches.iter().zip(0..) {
+        assert_eq!(fetch.num_bytes(), std::fs::metadata(bucket.corpus.wav(number)).unwrap().len());
+    }
+    // One that is started, and one that is not: its decode thread does that.
+    fetches[0].start();
+    bucket.server.wait_until_requests(before + 2);
+    let mut loaded = Clip::default();
+    for (fetch, number) in fetches.drain(..2).zip(0..) {
+        let num_bytes = fetch.num_bytes();
+        fetch.load_into(&samples[number as usize].1, &mut loaded).unwrap();
+        assert_eq!(loaded, clip(71, number), "{num_bytes} bytes");
+    }
+    drop(fetches);
+    assert_eq!(bucket.server.requests(), before + 3);
+    assert!(bucket.server.bytes() > sent);
+}
+
+/// The recordings of a bucket over plain http, and on the disk. Each costs two requests: http has no lists, so its size is asked
+/// for first. The lists have durations: no thread measures recordings, and opening a corpus makes the same requests every time.
+fn over_http(bucket: &Bucket, seed: u64) -> [Arc<TrainingSet>; 2] {
+    let folder = bucket.corpus.folder.path();
+    let open = |list: &str, root: &str| {
+        let row = |number: u64| {
+            let seconds = clip(seed, number).seconds();
+            let key = format!("{root}wavs/u{number:03}.wav");
+            format!("{{\"audio_filepath\":\"{key}\",\"text\":\"one\",\"duration\":{seconds}}}\n")
+        };
+        std::fs::write(folder.join(list), (0..20).map(row).collect::<String>()).unwrap();
+        survey(bucket.open(&format!("s3://bucket/{list}")), &folder.join("run"))
+    };
+    let local = format!("{}/", folder.display());
+    [open("http.jsonl", &format!("{}/bucket/", bucket.server.url())), open("local.jsonl", &local)]
+}
+
+/// A bucket whose server never answers one request of whoever uses what `open` opens, and the number of that request. An attempt
+/// that nothing ends fails after [`PATIENCE`].
+fn hangs_on<T>(number: u64, max_attempts: u32, seed: u64, open: impl Fn(&Bucket) -> T) -> (Bucket, T, u64) {
+    let bucket = |faults| Bucket::with_attempts(max_attempts, seed, 20, faults);
+    let first = bucket(ServerFaults::default());
+    drop(open(&first));
+    let hangs = first.server.requests() + number;
+    let bucket = bucket(ServerFaults { hang_on: Some(hangs), ..ServerFaults::default() });
+    let opened = open(&bucket);
+    assert_eq!(bucket.server.requests() + number, hangs, "opening a corpus makes the same requests every time");
+    (bucket, opened, hangs)
+}
+
+#[test]
+fn a_list_that_is_interrupted_is_asked_for_again_by_the_next() {
+    let (bucket, dataset, hangs) = hangs_on(1, 1, 74, |bucket| bucket.open("s3://bucket"));
+    let interrupt = StorageInterrupt::new();
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| {
+            let (_, sample) = dataset.samples().iter().next().unwrap();
+            interrupt.run(|| FromFiles.fetch(&sample).err().unwrap())
+        });
+        bucket.server.wait_until_requests(hangs);
+        interrupt.raise();
+        let error = fetched.join().unwrap();
+        assert!(error.is_about_storage() && error.to_string().contains("interrupted"), "{error}");
+    });
+    // One list for all of them, and no request for a single one.
+    dataset.samples().iter().for_each(|(_, sample)| drop(FromFiles.fetch(&sample).unwrap().unwrap()));
+    assert_eq!(bucket.server.requests(), hangs + 1);
+}
+
+#[test]
+fn a_feed_stops_while_a_decode_thread_waits_for_a_store_and_the_next_feed_works() {
+    // Of one thread, the first request asks for a size, and the second for bytes.
+    for (number, read_ahead_bytes, workers) in [(1, 0, 1), (2, 0, 1), (2, 1 << 30, 1), (5, 1 << 30, 3)] {
+        // A wait that nothing ends is the last attempt, and its error ends the feed.
+        let (bucket, [stored, local], hangs) = hangs_on(number, 1, 72, |bucket| over_http(bucket, 72));
+        let serving = Serving { read_ahead_bytes, ..Serving::cpu() }.workers(workers);
+        let mut num_bad = 0;
+        let stopped = serving.serve(&stored, |feed, _| {
+            bucket.server.wait_until_requests(hangs);
+            num_bad = feed.num_bad();
+            Ok(())
+        });
+        stopped.unwrap();
+        bucket.server.wait_until_closed_early(1);
+        assert_eq!(num_bad, 0);
+        let expected = Serving::cpu().batches(&local, 10).unwrap();
+        assert!(serving.batches(&stored, 10).unwrap() == expected, "{number} {read_ahead_bytes} {workers}");
+    }
+}
+
+/// Recordings that only read-ahead asks a store for: whoever decodes has them already.
+struct OnlyAhead;
+
+impl Recordings for OnlyAhead {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        Generated { pause: Duration::ZERO }.load_into(sample, clip)
+    }
+
+    fn fetch(&self, sample: &Sample<'_>) -> Result<Option<Box<dyn RecordingFetch>>, FeedError> {
+        FromFiles.fetch(sample)
+    }
+}
+
+#[test]
+fn a_feed_stops_while_read_ahead_waits_for_a_size() {
+    let (bucket, [stored, local], hangs) = hangs_on(1, 2, 73, |bucket| over_http(bucket, 73));
+    let serving = Serving { recordings: Arc::new(OnlyAhead), read_ahead_bytes: 1 << 30, ..Serving::cpu() };
+    let stopped = serving.serve(&stored, |feed, _| {
+        bucket.server.wait_until_requests(hangs);
+        // Everything but the walk is idle.
+        let warm = feed.wait_full(PATIENCE)?;
+        assert_eq!((warm.ready, bucket.server.requests()), (warm.of, hangs));
+        Ok(())
+    });
+    stopped.unwrap();
+    bucket.server.wait_until_closed_early(1);
+    assert_eq!(bucket.server.requests(), hangs, "a wait that nothing ends is followed by another attempt");
+    let expected = Serving::cpu().batches(&local, 10).unwrap();
+    let serving = Serving { recordings: Arc::new(FromFiles), ..serving };
+    assert!(serving.batches(&stored, 10).unwrap() == expected);
 }
 
 #[test]
