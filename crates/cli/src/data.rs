@@ -22,7 +22,7 @@ use tandem_storage::Storage;
 
 use crate::args::PlanArgs;
 use crate::corpus::check::lengths_folder;
-use crate::corpus::{shown_names, silence_decoder_panics};
+use crate::corpus::{counted, shown_names, silence_decoder_panics};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
@@ -241,7 +241,7 @@ pub(crate) fn describe_index(opened: &OpenedCorpus) -> String {
         0 => String::new(),
         _ => format!("; measured {num_measured} recordings{decoded}"),
     };
-    format!("{num_indexed} shards from the index, {num_scanned} scanned{measured}")
+    format!("{} from the index, {num_scanned} scanned{measured}", counted(*num_indexed, "shard"))
 }
 
 /// Where indexes of shards are stored: the user's cache, never the dataset. None for a user without a home.
@@ -270,7 +270,7 @@ fn not_opened(error: FeedError, id: Id, options: &OpenOptions) -> Exit {
 /// Whether the world failed, rather than the command that was typed.
 pub(crate) fn is_failure(error: &FeedError) -> bool {
     match error {
-        FeedError::Corpus(error) => error.is_exhausted() || matches!(error, CorpusError::Shard { .. }),
+        FeedError::Corpus(error) => error.is_failure(),
         _ => true,
     }
 }

@@ -100,6 +100,9 @@ impl Dataset {
         let mut dataset = Dataset::new(path.to_owned(), layout.format, Samples::new(root.to_owned()));
         (dataset.audio, dataset.not_read) = (layout.audio.clone(), layout.not_read.clone());
         dataset.read(root, layout, options)?;
+        if layout.format == Format::Manifest && dataset.samples.has_urls() {
+            dataset.samples.set_store(Store::of(&ObjectLocation::file(root), &options.storage));
+        }
         Ok(dataset)
     }
 
@@ -194,7 +197,7 @@ impl Dataset {
 
     /// The last steps for rows of shards: ids that are unique, and speakers by the pattern.
     pub(crate) fn finish_shards(&mut self, options: &OpenOptions) {
-        if self.repeats_ids_between_shards() {
+        if self.samples.repeats_ids_between_shards() {
             self.samples = self.samples.with_shard_names();
         }
         self.drop_duplicates();
@@ -229,17 +232,6 @@ impl Dataset {
         let moved = std::mem::take(&mut self.unmeasured).into_iter();
         self.unmeasured = moved.filter_map(|(index, kind)| Some((kept[index.at()]?, kind))).collect();
         drop_rows(&mut self.samples, dropped);
-    }
-
-    /// Whether shards count their utterances from the beginning again: `000000` in each of them.
-    fn repeats_ids_between_shards(&self) -> bool {
-        if self.samples.shards().len() < 2 {
-            return false;
-        }
-        let ids = self.samples.iter().map(|(_, sample)| (keyed::hash(0, sample.id.as_bytes()), sample.file));
-        let mut ids: Vec<(u64, &Path)> = ids.collect();
-        ids.sort_unstable();
-        ids.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1)
     }
 
     fn read(&mut self, root: &Path, layout: &CorpusLayout, options: &OpenOptions) -> Result<(), CorpusError> {

@@ -144,6 +144,17 @@ impl CorpusError {
         }
     }
 
+    /// Whether the world failed, rather than what was asked for: a store that does not answer, a damaged shard, an object that
+    /// changed.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            // Well formed, and not to be read as asked: other columns, or another file, must be given.
+            CorpusError::Shard { fault, .. } => !matches!(fault, ShardFault::Unsupported { .. }),
+            CorpusError::Storage(error) => error.is_exhausted() || matches!(error, StorageError::Changed { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether it says something about a store rather than about this recording: the next one fails alike.
     pub fn is_exhausted(&self) -> bool {
         matches!(self, CorpusError::Storage(error) if error.is_exhausted())

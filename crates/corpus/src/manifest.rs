@@ -11,6 +11,8 @@ use std::fmt::Write;
 use std::io::{self, BufRead};
 
 use serde::Deserialize;
+use tandem_random::keyed;
+use tandem_storage::redact;
 
 use crate::json_value::{JsonValue, RejectedRow, parse_object};
 use crate::lines::{LineReader, ParsedLine};
@@ -18,6 +20,7 @@ use crate::ljspeech::{report_unreadable, speaker_of};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
 use crate::sample::{NewRow, Samples, Subset, check_name};
+use crate::sources::is_url;
 use crate::speaker::SpeakerPattern;
 
 /// Reads a manifest. Fails only when the file stops giving bytes.
@@ -126,7 +129,16 @@ impl<'a> ManifestObject<'a> {
 impl ManifestEntry<'_> {
     pub(crate) fn write_id(&self, id: &mut String) {
         id.clear();
-        id.push_str(without_extension(&self.key));
+        let shown = if is_url(&self.key) { redact(&self.key) } else { String::new() };
+        match shown.is_empty() || *shown == *self.key {
+            true => id.push_str(without_extension(&self.key)),
+            // Ids are shown and stored, so no password and no signature is part of one. A number keeps them apart.
+            false => {
+                id.push_str(without_extension(shown.split('?').next().unwrap_or(&shown)));
+                // Writing to a string cannot fail.
+                let _ = write!(id, "~{:08x}", keyed::hash(0, self.key.as_bytes()) as u32);
+            }
+        }
         if let Some(offset_s) = self.offset_s {
             // Writing to a string cannot fail.
             let _ = write!(id, "@{offset_s}");

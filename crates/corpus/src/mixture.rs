@@ -12,7 +12,7 @@
 //! Relative paths begin at the folder of the file. A weight says how often a row is trained on in an epoch, compared with rows
 //! of the other sources. Ids get the name of their source and a slash before them.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
@@ -21,7 +21,7 @@ use tandem_storage::redact;
 
 use crate::error::CorpusError;
 use crate::sample::MAX_SOURCES;
-use crate::sources::{CorpusSource, MixedSource, SourceFinder, is_mixture};
+use crate::sources::{CorpusSource, MixedSource, SourceFinder};
 
 /// More than a thousand sources fit.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -39,11 +39,6 @@ pub(crate) fn read(path: &Path, finder: &SourceFinder<'_>) -> Result<CorpusSourc
     let base = path.parent().unwrap_or(Path::new(""));
     let mut sources = Vec::with_capacity(entries.len());
     for entry in entries {
-        // Before it is looked at: two mixtures that name each other would never end.
-        if let Some(nested) = entry.paths.iter().find(|path| is_mixture(path)) {
-            let reason = "expected a corpus, found another mixture: list its sources here".to_owned();
-            return Err(CorpusError::BadSource { name: redact(nested), reason });
-        }
         let source = finder.find(&entry.paths, base)?;
         let name = entry.name.unwrap_or_else(|| short_name(&entry.paths[0]));
         sources.push(MixedSource { name, weight: entry.weight, lang: entry.lang, source });
@@ -82,7 +77,18 @@ fn parse(text: &str) -> Result<Vec<MixtureEntry>, String> {
     match sources.len() {
         0 => Err("expected at least one source, found none".to_owned()),
         count if count > MAX_SOURCES => Err(format!("expected at most {MAX_SOURCES} sources, found {count}")),
-        _ => (1..).zip(sources).map(|(number, source)| entry(number, source)).collect(),
+        _ => {
+            let entries: Vec<MixtureEntry> =
+                (1..).zip(sources).map(|(number, source)| entry(number, source)).collect::<Result<_, _>>()?;
+            let weights = || entries.iter().map(|entry| entry.weight);
+            let (least, most) = (weights().fold(f64::INFINITY, f64::min), weights().fold(0.0, f64::max));
+            match most / least <= MAX_WEIGHT {
+                true => Ok(entries),
+                false => Err(format!(
+                    "expected weights that differ by a factor of {MAX_WEIGHT} at most, found {least} and {most}"
+                )),
+            }
+        }
     }
 }
 
@@ -141,13 +147,12 @@ pub(crate) fn short_name(name: &str) -> String {
 
 /// Names of sources, with a number where several are alike.
 pub(crate) fn with_unique_names(mut sources: Vec<MixedSource>) -> Vec<MixedSource> {
-    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut taken: HashSet<String> = HashSet::new();
     for source in &mut sources {
-        let count = counts.entry(source.name.clone()).or_insert(0);
-        *count += 1;
-        if *count > 1 {
-            source.name = format!("{}-{count}", source.name);
-        }
+        let numbered = (2..).map(|number| format!("{}-{number}", source.name));
+        let free = std::iter::once(source.name.clone()).chain(numbered).find(|name| !taken.contains(name));
+        source.name = free.unwrap_or_default();
+        taken.insert(source.name.clone());
     }
     sources
 }
@@ -192,6 +197,7 @@ mod tests {
         check("sources: [{weight: 1}]\n", "source 1: `path`");
         check("sources: [{path: a}, {path: b, weight: 0}]\n", "source 2: `weight`");
         check("sources: [{path: a, weight: .nan}]\n", "`weight`");
+        check("sources: [{path: a, weight: 0.00001}, {path: b, weight: 1000}]\n", "differ by a factor of 1000");
         check("sources: [{path: a, weight: x}]\n", "`weight`");
         check("sources: [{path: a, name: b/c}]\n", "`name`");
         check("sources: [{path: a, share: 1}]\n", "unknown key `share`");

@@ -77,7 +77,8 @@ impl CorpusOpening {
     ///
     /// Fails like [`Dataset::open`].
     pub fn begin(names: &[String], options: &OpenOptions) -> Result<CorpusOpening, CorpusError> {
-        let finder = SourceFinder { storage: &options.storage, columns: Arc::new(options.columns.clone()) };
+        let columns = Arc::new(options.columns.clone());
+        let finder = SourceFinder { storage: &options.storage, columns, in_mixture: false };
         let source = finder.find(names, Path::new(""))?;
         let index = options.index_folder.clone().map(IndexFolder);
         let mut opening = CorpusOpening {
@@ -181,7 +182,7 @@ impl CorpusOpening {
 }
 
 impl OpeningPart {
-    /// Puts a scanned shard in its place; true if it is here.
+    /// Puts a scanned shard in its place. Gives it back if its place is not here.
     fn put(&mut self, shard: &Arc<ShardSource>, scanned: ScannedShard) -> Option<ScannedShard> {
         match self {
             OpeningPart::Read(_) => Some(scanned),
@@ -209,9 +210,9 @@ impl OpeningPart {
                 for (MixedHead { name, weight, lang }, part) in parts {
                     mixed.push(MixedDataset { name, weight, lang, dataset: part.finish(options)? });
                 }
-                let num_shards: usize = mixed.iter().map(|part| part.dataset.samples().shards().len()).sum();
-                if num_shards >= MAX_SHARDS {
-                    let reason = format!("expected fewer than {MAX_SHARDS} shards, found {num_shards}");
+                let num_files: usize = mixed.iter().map(|part| part.dataset.samples().num_files()).sum();
+                if num_files >= MAX_SHARDS {
+                    let reason = format!("expected fewer than {MAX_SHARDS} lists and shards, found {num_files}");
                     return Err(CorpusError::BadSource { name: path.display().to_string(), reason });
                 }
                 Ok(Dataset::mixed(path, &options.storage, mixed))

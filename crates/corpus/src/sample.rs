@@ -5,7 +5,7 @@
 
 pub(crate) mod bytes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -260,6 +260,16 @@ impl Samples {
             || self.rows.iter().any(is_url)
     }
 
+    /// Whether recordings are named by URLs.
+    pub(crate) fn has_urls(&self) -> bool {
+        self.rows.iter().any(|row| row.shard == NO_SHARD && is_url(self.slice(row, 0, row.key_len.into())))
+    }
+
+    /// Looks for recordings that are in no shard in `store`.
+    pub(crate) fn set_store(&mut self, store: Store) {
+        self.store = store;
+    }
+
     pub(crate) fn set_speaker(&mut self, index: SampleIndex, speaker: &str) {
         let number = self.speakers.number(Some(speaker));
         if let Some(row) = self.rows.get_mut(index.at()) {
@@ -267,15 +277,52 @@ impl Samples {
         }
     }
 
+    /// How many lists and shards its rows are from.
+    pub(crate) fn num_files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether most shards count their utterances from the beginning again: a tenth of all rows and more have an id that a row of
+    /// another shard has too. Fewer are mistakes, and are reported as duplicates.
+    pub(crate) fn repeats_ids_between_shards(&self) -> bool {
+        if self.shards.len() < 2 {
+            return false;
+        }
+        let ids = self.ids().zip(&self.rows).map(|(id, row)| (keyed::hash(0, id.as_bytes()), row.file));
+        let mut ids: Vec<(u64, u16)> = ids.collect();
+        ids.sort_unstable();
+        let shared =
+            ids.chunk_by(|a, b| a.0 == b.0).filter(|alike| alike.first().map(|a| a.1) != alike.last().map(|a| a.1));
+        10 * shared.map(<[_]>::len).sum::<usize>() >= ids.len()
+    }
+
+    /// Names for the lists and shards that tell them apart: their stems, with as many folders before them as that takes.
+    fn file_labels(&self) -> Vec<String> {
+        let parts = |file: &Path| -> Vec<String> {
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let folders = file.parent().into_iter().flat_map(Path::components).rev();
+            let folders = folders.map(|folder| folder.as_os_str().to_string_lossy().into_owned());
+            std::iter::once(stem).chain(folders).collect()
+        };
+        let all: Vec<Vec<String>> = self.files.iter().map(|file| parts(file)).collect();
+        let label = |parts: &Vec<String>, depth: usize| {
+            parts.iter().take(depth).rev().map(String::as_str).collect::<Vec<_>>().join("/")
+        };
+        let deepest = all.iter().map(Vec::len).max().unwrap_or(1);
+        let labels = |depth: usize| all.iter().map(|parts| label(parts, depth)).collect::<Vec<_>>();
+        let are_apart = |labels: &Vec<String>| labels.iter().collect::<HashSet<_>>().len() == labels.len();
+        (1..=deepest).map(labels).find(are_apart).unwrap_or_else(|| labels(deepest))
+    }
+
     /// The same rows with the name of their shard before each id.
     pub(crate) fn with_shard_names(&self) -> Samples {
         let mut named = Samples { rows: Vec::new(), letters: String::new(), ..self.clone() };
         named.reserve(self.len(), self.num_letters() + 16 * self.len());
+        let labels = self.file_labels();
         let mut id = String::new();
         for (row, (_, sample)) in self.rows.iter().zip(self.iter()) {
-            let shard = sample.file.file_stem().unwrap_or_default().to_string_lossy();
             id.clear();
-            id.push_str(&shard);
+            id.push_str(labels.get(usize::from(row.file)).map_or("", String::as_str));
             id.push('/');
             id.push_str(sample.id);
             named.push(&NewRow {

@@ -19,7 +19,7 @@ use crate::format::{CorpusLayout, Format};
 use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::LISTS;
 use crate::mixture;
-use crate::sample::{MAX_SHARDS, Subset};
+use crate::sample::{MAX_SHARDS, MAX_SOURCES, Subset};
 use crate::sharded::source::{ColumnNames, ShardContent, ShardSource, SharedList, StampedObject, open_list};
 
 /// A list of a million names.
@@ -74,6 +74,8 @@ pub(crate) struct MixedSource {
 pub(crate) struct SourceFinder<'a> {
     pub(crate) storage: &'a Storage,
     pub(crate) columns: Arc<ColumnNames>,
+    /// The names are those of a mixture: another one is refused, because two that name each other would never end.
+    pub(crate) in_mixture: bool,
 }
 
 /// What the ending of a name says.
@@ -116,8 +118,18 @@ impl SourceFinder<'_> {
         match found.as_slice() {
             [one] if one.is_remote() && Ending::of(one.name()) == Ending::Other => self.remote(one),
             [one] if !one.is_remote() => self.local(one.path().unwrap_or(Path::new(&rooted))),
+            several if several.iter().any(|location| is_mixture(location.name())) => {
+                let reason =
+                    "expected a mixture on this machine, found one in a store: copy it, and name its sources in full"
+                        .to_owned();
+                Err(CorpusError::BadSource { name: redact(name), reason })
+            }
             several => self.objects(several, name),
         }
+    }
+
+    fn inside_mixture(&self) -> SourceFinder<'_> {
+        SourceFinder { storage: self.storage, columns: Arc::clone(&self.columns), in_mixture: true }
     }
 
     /// Several names: shards of one corpus, or a corpus each.
@@ -126,26 +138,44 @@ impl SourceFinder<'_> {
             let reason = "expected at least one name of a corpus, found none".to_owned();
             return Err(CorpusError::BadSource { name: String::new(), reason });
         }
-        let is_container = |name: &String| !matches!(Ending::of(name), Ending::Other | Ending::Names | Ending::Mixture);
-        let has_tar = names.iter().any(|name| Ending::of(name) == Ending::Tar);
-        let is_nemo_list = |name: &String| has_tar && !is_container(name) && has_json_ending(name);
-        if names.iter().all(|name| is_container(name) || is_nemo_list(name)) {
-            let mut found = Vec::new();
-            for name in names {
-                let rooted = rooted(name, base);
-                found.extend(self.storage.expand(&rooted).map_err(|error| no_source(&rooted, error))?);
-            }
+        if let Some(found) = self.one_corpus(names, base)? {
             return self.objects(&found, &names[0]);
         }
+        if names.len() > MAX_SOURCES {
+            let reason = format!("expected at most {MAX_SOURCES} corpora, found {}", names.len());
+            return Err(CorpusError::BadSource { name: redact(&names[0]), reason });
+        }
+        let inside = self.inside_mixture();
         let sources = names.iter().map(|name| {
-            let source = self.find(std::slice::from_ref(name), base)?;
+            let source = inside.find(std::slice::from_ref(name), base)?;
             Ok(MixedSource { name: mixture::short_name(name), weight: 1.0, lang: None, source })
         });
         let sources = sources.collect::<Result<Vec<_>, CorpusError>>()?;
-        Ok(CorpusSource::Mixture {
-            path: PathBuf::from(redact(&names.join(" "))),
-            sources: mixture::with_unique_names(sources),
-        })
+        let path = PathBuf::from(names.iter().map(|name| redact(name)).collect::<Vec<_>>().join(" "));
+        Ok(CorpusSource::Mixture { path, sources: mixture::with_unique_names(sources) })
+    }
+
+    /// The objects that `names` stand for, if they are shards of one corpus: containers, and for tar archives the manifests
+    /// that number them.
+    fn one_corpus(&self, names: &[String], base: &Path) -> Result<Option<Vec<ObjectLocation>>, CorpusError> {
+        let is_container = |name: &str| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
+        let has_tar = names.iter().any(|name| Ending::of(name) == Ending::Tar);
+        if !names.iter().all(|name| is_container(name) || (has_tar && has_json_ending(name))) {
+            return Ok(None);
+        }
+        let mut found = Vec::new();
+        for name in names {
+            let rooted = rooted(name, base);
+            found.extend(self.storage.expand(&rooted).map_err(|error| no_source(&rooted, error))?);
+        }
+        // A list that numbers no archives is a corpus of its own beside them.
+        for list in found.iter().filter(|location| !is_container(location.name())) {
+            let first = self.first_object(&self.stamped(list)?)?;
+            if first.get("shard_id").is_none_or(Value::is_null) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
     }
 
     /// A folder or file of this machine.
@@ -153,7 +183,10 @@ impl SourceFinder<'_> {
         let location = ObjectLocation::file(path);
         if path.is_dir() {
             return match CorpusLayout::of(path) {
-                Ok(layout) => Ok(CorpusSource::Local { path: path.to_owned(), layout }),
+                Ok(mut layout) => {
+                    layout.not_read.extend(shards_beside(path));
+                    Ok(CorpusSource::Local { path: path.to_owned(), layout })
+                }
                 Err(refusal) => match self.folder(&location)? {
                     Some(source) => Ok(source),
                     None => Err(refusal),
@@ -161,11 +194,22 @@ impl SourceFinder<'_> {
             };
         }
         let name = location.name().to_owned();
+        if let Some(reason) = compressed_archive(&name) {
+            return Err(CorpusError::BadSource { name: path.display().to_string(), reason });
+        }
         match Ending::of(&name) {
+            _ if !path.exists() && looks_like_url(path) => {
+                let reason = "expected a path, or a URL such as s3://bucket/key".to_owned();
+                Err(CorpusError::BadSource { name: path.display().to_string(), reason })
+            }
             _ if !path.exists() => {
                 CorpusLayout::of(path).map(|layout| CorpusSource::Local { path: path.to_owned(), layout })
             }
-            Ending::Mixture => mixture::read(path, self),
+            Ending::Mixture if self.in_mixture => {
+                let reason = "expected a corpus, found another mixture: list its sources here".to_owned();
+                Err(CorpusError::BadSource { name: path.display().to_string(), reason })
+            }
+            Ending::Mixture => mixture::read(path, &self.inside_mixture()),
             Ending::Names => self.names_in(path),
             Ending::Other if !has_json_ending(&name) => {
                 CorpusLayout::of(path).map(|layout| CorpusSource::Local { path: path.to_owned(), layout })
@@ -179,15 +223,20 @@ impl SourceFinder<'_> {
     fn names_in(&self, path: &Path) -> Result<CorpusSource, CorpusError> {
         let text =
             read_text(path, MAX_NAMES_BYTES).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
-        let names: Vec<String> =
-            text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        // Tools write paths as they were given to them: from the folder of the list, or from that of the recipe.
+        let placed = |line: &str| match is_url(line) || Path::new(line).exists() || !folder.join(line).exists() {
+            true => line.to_owned(),
+            false => folder.join(line).to_string_lossy().into_owned(),
+        };
+        let names: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(placed).collect();
         let is_container = |name: &String| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
         match names.is_empty() || !names.iter().all(is_container) {
             true => {
                 let reason = "expected a list of shards (.tar, .parquet or .arrow), one per line".to_owned();
                 Err(CorpusError::BadSource { name: path.display().to_string(), reason })
             }
-            false => self.find(&names, path.parent().unwrap_or(Path::new(""))),
+            false => self.find(&names, Path::new("")),
         }
     }
 
@@ -195,6 +244,9 @@ impl SourceFinder<'_> {
     fn remote(&self, location: &ObjectLocation) -> Result<CorpusSource, CorpusError> {
         if has_json_ending(location.name()) {
             return self.json_list(location);
+        }
+        if let Some(reason) = compressed_archive(location.name()) {
+            return Err(CorpusError::BadSource { name: location.to_string(), reason });
         }
         if location.name().ends_with(".csv") {
             return self
@@ -426,15 +478,24 @@ impl SourceFinder<'_> {
         let archives = (lists.len() == 1).then(numbers);
         let shared = lists.iter().map(|list| Arc::new(SharedList::new(list.clone(), archives.clone())));
         let shared: Vec<Arc<SharedList>> = shared.collect();
-        let by_number: HashMap<Option<u32>, &Arc<SharedList>> =
-            shared.iter().map(|list| (number_in(list.object.location.name()), list)).collect();
+        let mut by_number: HashMap<Option<u32>, &Arc<SharedList>> = HashMap::new();
+        for list in &shared {
+            let number = number_in(list.object.location.name());
+            let has_archive = tars.iter().any(|tar| number_in(tar.location.name()) == number);
+            let reason = match (by_number.insert(number, list), shared.len() > 1 && !has_archive) {
+                (Some(_), _) => "expected one manifest for each number, found two".to_owned(),
+                (None, true) => "expected an archive with the number of this manifest, found none".to_owned(),
+                (None, false) => continue,
+            };
+            return Err(CorpusError::BadSource { name: list.object.location.to_string(), reason });
+        }
         let mut shards = Vec::with_capacity(tars.len());
         for tar in tars {
             let number = number_in(tar.location.name());
             let content = match shared.as_slice() {
-                [only] => ShardContent::Nemo { list: Arc::clone(only), shard: number },
+                [only] => ShardContent::Nemo { list: Arc::clone(only), shard: number, reports_list: false },
                 _ => match by_number.get(&number) {
-                    Some(list) => ShardContent::Nemo { list: Arc::clone(list), shard: None },
+                    Some(list) => ShardContent::Nemo { list: Arc::clone(list), shard: None, reports_list: false },
                     None => {
                         let reason = "expected a manifest with the number of this archive, found none".to_owned();
                         return Err(CorpusError::BadSource { name: tar.location.to_string(), reason });
@@ -444,6 +505,14 @@ impl SourceFinder<'_> {
             shards.push(self.shard(tar, content));
         }
         shards.sort_by_key(|shard| number_in(shard.location().name()));
+        // What is wrong with a list is said once, by the first of its archives.
+        let mut reported: Vec<*const SharedList> = Vec::new();
+        for shard in &mut shards {
+            if let ShardContent::Nemo { list, reports_list, .. } = &mut shard.content {
+                *reports_list = !reported.contains(&Arc::as_ptr(list));
+                reported.push(Arc::as_ptr(list));
+            }
+        }
         check_count(ShardSet { format: Format::NemoTarred, shards, root, not_read: Vec::new() })
     }
 
@@ -458,8 +527,14 @@ impl SourceFinder<'_> {
                     .then(|| (number.to_owned(), file.clone()))
             })
         };
-        let cuts: HashMap<String, StampedObject> =
-            numbered("cuts.", |rest| matches!(rest, ".jsonl" | ".jsonl.gz")).collect();
+        let mut cuts: HashMap<String, StampedObject> = HashMap::new();
+        for (number, list) in numbered("cuts.", |rest| matches!(rest, ".jsonl" | ".jsonl.gz")) {
+            let name = list.location.to_string();
+            if cuts.insert(number, list).is_some() {
+                let reason = "expected one list of cuts for each number, found a plain and a compressed one".to_owned();
+                return Err(CorpusError::BadSource { name, reason });
+            }
+        }
         let mut tars: Vec<(String, StampedObject)> = numbered("recording.", |rest| rest == ".tar").collect();
         if cuts.is_empty() || tars.is_empty() {
             return Ok(None);
@@ -493,6 +568,7 @@ impl SourceFinder<'_> {
         const WORTH_A_LISTING: usize = 4;
         let mut listed: HashMap<ObjectLocation, HashMap<ObjectLocation, ObjectStamp>> = HashMap::new();
         let mut found = Vec::with_capacity(locations.len());
+        let mut missing: Vec<&ObjectLocation> = Vec::new();
         for location in locations {
             if location.is_remote() && locations.len() >= WORTH_A_LISTING {
                 let folder = location.parent();
@@ -505,7 +581,19 @@ impl SourceFinder<'_> {
                     continue;
                 }
             }
-            found.push(self.stamped(location)?);
+            match self.storage.stamp(location) {
+                Ok(stamp) => found.push(StampedObject { location: location.clone(), stamp }),
+                Err(StorageError::Missing { .. }) => missing.push(location),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(first) = missing.first() {
+            let (count, total) = (missing.len(), locations.len());
+            let reason = match total {
+                1 => "expected a file or an object, found nothing".to_owned(),
+                _ => format!("{count} of {total} shards are missing; the first of them"),
+            };
+            return Err(CorpusError::BadSource { name: first.to_string(), reason });
         }
         Ok(found)
     }
@@ -526,21 +614,45 @@ fn metadata_lists(files: &[StampedObject]) -> Vec<(StampedObject, Subset)> {
     }
 }
 
-/// Where splits are told apart by name (`train-00000-of-00004.parquet`, `test-…`), those for training, and what is not read.
+/// Where splits are told apart by a word of their names (`train-00000-of-00004.parquet`, `voice-test-…`), those for training, and
+/// what is not read. What `datasets` caches beside its files is never read.
 fn training_split(files: Vec<StampedObject>) -> (Vec<StampedObject>, Vec<String>) {
-    const OTHER_SPLITS: [&str; 6] = ["test", "validation", "valid", "val", "dev", "eval"];
-    let split = |file: &StampedObject| {
+    const TRAINING: [&str; 2] = ["train", "training"];
+    const OTHERS: [&str; 6] = ["test", "validation", "valid", "val", "dev", "eval"];
+    let has_word = |file: &StampedObject, words: &[&str]| {
         let name = file.location.name().to_ascii_lowercase();
-        let end = name.find(['-', '_', '.']).unwrap_or(name.len());
-        name[..end].to_owned()
+        name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| words.contains(&word))
     };
-    if !files.iter().any(|file| split(file) == "train") {
-        return (files, Vec::new());
-    }
-    let (others, read): (Vec<_>, Vec<_>) =
-        files.into_iter().partition(|file| OTHER_SPLITS.contains(&split(file).as_str()));
+    let is_cached = |file: &StampedObject| file.location.name().starts_with("cache-");
+    let has_training = files.iter().any(|file| has_word(file, &TRAINING));
+    let is_other = |file: &StampedObject| {
+        is_cached(file) || (has_training && has_word(file, &OTHERS) && !has_word(file, &TRAINING))
+    };
+    let (others, read): (Vec<_>, Vec<_>) = files.into_iter().partition(is_other);
     let not_read = others.iter().map(|file| file.location.name().to_owned()).collect();
     (read, not_read)
+}
+
+/// Shards in a folder that is read as something else, in words.
+fn shards_beside(folder: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(folder).ok()?;
+    let is_shard = |name: &str| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
+    let count = entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_shard)).count();
+    (count > 0).then(|| format!("{count} .tar, .parquet or .arrow files; to read them, name them"))
+}
+
+/// Why an archive cannot be read as it is.
+fn compressed_archive(name: &str) -> Option<String> {
+    let name = name.to_ascii_lowercase();
+    let is_compressed =
+        [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"].iter().any(|ending| name.ends_with(ending));
+    is_compressed.then(|| "expected a plain tar archive, found a compressed one: recordings in it cannot be read at any position; unpack it with gunzip or the like".to_owned())
+}
+
+/// Whether a slash or a colon of a URL was forgotten.
+fn looks_like_url(path: &Path) -> bool {
+    let schemes = ["s3:", "gs:", "az:", "abfss:", "http:", "https:"];
+    path.to_str().is_some_and(|text| schemes.iter().any(|scheme| text.to_ascii_lowercase().starts_with(scheme)))
 }
 
 /// The last number in a file name: 12 in `audio_12.tar`.
@@ -563,7 +675,11 @@ fn check_count(set: ShardSet) -> Result<ShardSet, CorpusError> {
 
 fn no_source(name: &str, error: StorageError) -> CorpusError {
     match error {
-        StorageError::NoMatch { .. } | StorageError::Missing { .. } => CorpusError::NotADataset {
+        StorageError::NoMatch { .. } => {
+            let reason = "expected at least one file or object, found none".to_owned();
+            CorpusError::BadSource { name: redact(name), reason }
+        }
+        StorageError::Missing { .. } => CorpusError::NotADataset {
             path: PathBuf::from(redact(name)),
             found: "nothing".to_owned(),
             missing: Vec::new(),
@@ -577,9 +693,24 @@ fn no_source(name: &str, error: StorageError) -> CorpusError {
 fn rooted(name: &str, base: &Path) -> String {
     let is_relative = !is_url(name) && Path::new(name).is_relative() && !base.as_os_str().is_empty();
     match (is_relative, base.to_str()) {
+        (true, Some(base)) if is_pattern(name) => {
+            Path::new(&literal(base)).join(name).to_str().unwrap_or(name).to_owned()
+        }
         (true, Some(base)) => Path::new(base).join(name).to_str().unwrap_or(name).to_owned(),
         _ => name.to_owned(),
     }
+}
+
+/// A folder's name in a pattern, where its characters stand for themselves.
+fn literal(folder: &str) -> String {
+    let mut escaped = String::with_capacity(folder.len());
+    for c in folder.chars() {
+        match c {
+            '*' | '?' | '[' => escaped.extend(['[', c, ']']),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// Whether a name is that of a mixture.

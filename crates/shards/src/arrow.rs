@@ -13,6 +13,7 @@ mod dictionary;
 mod message;
 mod number;
 mod schema;
+mod text_list;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
@@ -61,8 +62,8 @@ impl ArrowTable {
         Ok(ArrowTable { reader, schema, start, span, num_rows: OnceLock::new() })
     }
 
-    /// All columns, in the order of the schema. The fields of a struct are columns of their own; a list is one column of
-    /// kind [`ColumnKind::Other`].
+    /// All columns, in the order of the schema. The fields of a struct are columns of their own; a list is one column,
+    /// of kind [`ColumnKind::TextList`] if its items are strings and otherwise [`ColumnKind::Other`].
     pub fn columns(&self) -> &[TableColumn] {
         &self.schema.columns
     }
@@ -73,10 +74,11 @@ impl ArrowTable {
     }
 
     /// Visits all rows in order with the cells of the columns `wanted`, in that order, until `visit` breaks. A column of
-    /// bytes gives [`Cell::Bytes`] with addresses inside the file; a field of a null struct is null.
+    /// bytes gives [`Cell::Bytes`] with addresses inside the file; a field of a null struct is null. A list of strings gives
+    /// [`Cell::Text`] with all its items and nothing between them; an item that is null has no text.
     ///
     /// Holds one record batch of the wanted columns without their bytes; a buffer may have 256 MiB. Reads each message's
-    /// metadata, then one to three buffers per column.
+    /// metadata, then one to five buffers per column.
     ///
     /// Fails with [`ShardFault::Unsupported`] if there is no such column, if its kind is [`ColumnKind::Other`], if
     /// `wanted` is empty, or if a batch is compressed; with [`ShardFault::Damaged`] where the file is damaged or cut

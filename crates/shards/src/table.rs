@@ -18,11 +18,13 @@ pub struct TableColumn {
 pub enum ColumnKind {
     /// UTF-8 strings.
     Text,
+    /// Lists of UTF-8 strings. A cell is the text of the whole list: its items, one after the other.
+    TextList,
     /// Integers and floating-point numbers of any width.
     Number,
     /// Byte strings.
     Bytes,
-    /// Anything else: lists (also of samples), dates, nested tables. It cannot be asked for.
+    /// Anything else: other lists (also of samples), dates, nested tables. It cannot be asked for.
     Other,
 }
 

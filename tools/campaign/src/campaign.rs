@@ -17,7 +17,8 @@ use crate::kind::{CaseId, Selection, TestKind};
 use crate::report::{CampaignReport, FailedCase};
 use crate::schedule::{ShareOfTime, next_kind};
 use crate::{
-    checkpoints, configs, disks, environments, faults, kills, lists, recordings, run_logs, shards, signals, soak, speech, tree,
+    checkpoints, configs, disks, environments, faults, kills, lists, recordings, run_logs, shards, signals, soak,
+    speech, tree,
 };
 
 /// The share of the campaign that the soak takes, on one of the workers.

@@ -18,7 +18,8 @@ const ROWS: usize = 12;
 const INPUTS: usize = 6;
 /// What pyarrow writes for a dataset with audio.
 const ARROW: &[u8] = include_bytes!("../../../crates/shards/tests/data/speech_file.arrow");
-const MIXTURE: &str = "sources:\n  - path: tar\n    weight: 0.5\n  - {path: [parquet/shard-000000.parquet], name: second, lang: en}\n";
+const MIXTURE: &str =
+    "sources:\n  - path: tar\n    weight: 0.5\n  - {path: [parquet/shard-000000.parquet], name: second, lang: en}\n";
 
 pub(crate) fn run(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let list: String = (0..ROWS).map(|row| format!("r{row}|Hi number {row}.\n")).collect();
@@ -92,7 +93,7 @@ fn damaged_index(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     for path in files {
         let mut bytes = fs::read(&path)?;
         let count = case.choices.between(1, 5);
-        mutate(&mut bytes, b"tandem shard index 1\n", count, &mut case.choices);
+        mutate(&mut bytes, b"tandem shard index 2\n", count, &mut case.choices);
         fs::write(&path, bytes)?;
         case.counts.inputs += 1;
     }

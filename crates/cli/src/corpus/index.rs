@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::args::{json as json_flag, quiet};
 use crate::data::index_folder;
-use crate::exit::Exit;
+use crate::exit::{Exit, FAILED};
 use crate::screen::{self, Screen};
 
 pub(crate) struct IndexArgs {
@@ -62,7 +62,7 @@ pub(super) fn run(args: &IndexArgs, screen: &Screen) -> Result<ExitCode, Exit> {
             "recordings_decoded": opened.num_decoded,
             "seconds": seconds,
         }))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::from(if num_rows == 0 { FAILED } else { 0 }));
     }
     let taken = dataset.describe();
     if num_rows == 0 {
@@ -70,7 +70,7 @@ pub(super) fn run(args: &IndexArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         let what = format!("no utterance can be read ({taken}); to list the problems: tandem corpus check {names}");
         return Err(Exit::Failed(anyhow::Error::msg(what)));
     }
-    screen.print(&format!("✅ {num_rows} utterances ({taken}), ready in {seconds:.1} s"))?;
+    screen.print(&format!("✅ {} ({taken}), ready in {seconds:.1} s", super::counted(num_rows, "utterance")))?;
     if dataset.samples().shards().len() == 0 {
         screen.progress(
             "   It has no shards: lists are read at every start, and lengths are kept by runs and `corpus check`",
@@ -83,7 +83,8 @@ pub(super) fn run(args: &IndexArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     }
     if num_problems > 0 {
         let names = super::shown_names(&args.names);
-        screen.warn(&format!("{num_problems} problems; to list them: tandem corpus check {names}"));
+        let problems = super::counted(num_problems, "problem");
+        screen.warn(&format!("{problems}; to list them: tandem corpus check {names}"));
     }
     Ok(ExitCode::SUCCESS)
 }

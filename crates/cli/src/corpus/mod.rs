@@ -100,6 +100,11 @@ pub(crate) fn shown_names(names: &[String]) -> String {
     names.iter().map(|name| tandem_plan::quoted(&tandem_plan::shown_source(name))).collect::<Vec<_>>().join(" ")
 }
 
+/// `1 shard`, `2 shards`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// How to read a corpus, as flags say it.
 #[derive(Default)]
 struct SourceOptions<'a> {

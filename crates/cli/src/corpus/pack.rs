@@ -80,9 +80,11 @@ pub(super) fn run(args: &PackArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let report = pack(&dataset, &args.folder, &args.options, |done| ticker.show(done, total));
     drop(ticker);
     let report = report.context("cannot write the shards")?;
-    let (count, shards, folder) = (report.num_utterances, report.shards.len(), super::shell_path(&args.folder));
+    let (count, shards) =
+        (super::counted(report.num_utterances, "utterance"), super::counted(report.shards.len(), "shard"));
+    let folder = super::shell_path(&args.folder);
     let megabytes = report.num_bytes.div_ceil(1 << 20);
-    screen.print(&format!("✅ {count} utterances in {shards} shards, {megabytes} MB: {folder}"))?;
+    screen.print(&format!("✅ {count} in {shards}, {megabytes} MB: {folder}"))?;
     screen.progress(&format!("   To train on them: tandem train --train-data {folder}"))?;
     let num_left_out = report.problems.len() + dataset.rejected().values().sum::<usize>();
     if num_left_out == 0 {
@@ -90,6 +92,7 @@ pub(super) fn run(args: &PackArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     }
     let all = dataset.problems().iter().filter(|problem| problem.kind.rejects_row()).chain(&report.problems);
     all.take(SHOWN).for_each(|problem| screen.warn(&problem.to_string()));
-    screen.warn(&format!("{num_left_out} utterances could not be read and are in no shard"));
+    let left_out = super::counted(num_left_out, "utterance");
+    screen.warn(&format!("{left_out} could not be read, and no shard has them"));
     Ok(ExitCode::from(FAILED))
 }

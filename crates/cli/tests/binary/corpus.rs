@@ -154,7 +154,7 @@ fn wrong_usage_is_explained() {
     };
     refused("corpus", &["check", "demo", "features"]);
     refused("corpus chek DEMO", &["chek", "check"]);
-    refused("corpus check", &["PATH"]);
+    refused("corpus check", &["SOURCE"]);
     refused(
         "corpus check /nonexistent",
         &["expected a corpus, found nothing", "/nonexistent", "LJSpeech: a folder with "],

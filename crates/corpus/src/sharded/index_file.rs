@@ -17,7 +17,7 @@ use super::segment::ScannedShard;
 use crate::error::CorpusError;
 use crate::sample::bytes::ByteInput;
 
-const HEAD: &[u8] = b"tandem shard index 1\n";
+const HEAD: &[u8] = b"tandem shard index 2\n";
 
 /// The most bytes of an index: more than ten million rows.
 const MAX_INDEX_BYTES: u64 = 4 << 30;

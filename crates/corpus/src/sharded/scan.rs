@@ -59,7 +59,12 @@ pub(crate) struct ShardScan<'a> {
     pub(crate) num_measured: u64,
     file: Arc<Path>,
     probe: Option<&'a dyn LengthProbe>,
+    /// Problems that are counted only.
+    num_more: u64,
 }
+
+/// Problems of one shard that are kept: a shard may claim millions of rows that are none.
+const MAX_PROBLEMS: usize = 10_000;
 
 impl<'a> ShardScan<'a> {
     /// No rows yet. `file` is the name of the shard in problems. Without a probe, lengths stay unknown.
@@ -67,7 +72,7 @@ impl<'a> ShardScan<'a> {
         let mut samples = Samples::new(Default::default());
         samples.begin_file(Arc::clone(&file));
         let (problems, unmeasured) = (Vec::new(), Vec::new());
-        ShardScan { samples, problems, unmeasured, num_decoded: 0, num_measured: 0, file, probe }
+        ShardScan { samples, problems, unmeasured, num_decoded: 0, num_measured: 0, file, probe, num_more: 0 }
     }
 
     /// Adds a row. `open` gives its recording, and is called only if its length must be measured. Recordings that are files of
@@ -114,8 +119,19 @@ impl<'a> ShardScan<'a> {
         });
     }
 
-    /// Notes a problem of the utterance `number`, or of the whole shard.
+    /// Notes a problem of the utterance `number`, or of the whole shard. Of very many, the last one counts the rest.
     pub(crate) fn problem(&mut self, number: Option<u32>, kind: ProblemKind, detail: impl Into<String>) {
+        if self.problems.len() >= MAX_PROBLEMS {
+            self.num_more += 1;
+            let rest = Problem {
+                file: Arc::clone(&self.file),
+                line: None,
+                kind: ProblemKind::DamagedShard,
+                detail: format!("{} more problems", self.num_more),
+            };
+            self.problems.truncate(MAX_PROBLEMS);
+            return self.problems.push(rest);
+        }
         self.problems.push(Problem { file: Arc::clone(&self.file), line: number, kind, detail: detail.into() });
     }
 }

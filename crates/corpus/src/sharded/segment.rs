@@ -49,11 +49,7 @@ impl ScannedShard {
             ShardKind::Parquet(pages) => (2, pages.encode()),
         };
         let notes = Notes {
-            problems: self
-                .problems
-                .iter()
-                .map(|problem| (problem.line, problem.kind, problem.detail.clone()))
-                .collect(),
+            problems: self.problems.iter().map(StoredProblem::of).collect(),
             unmeasured: self.unmeasured.clone(),
             num_measured: self.num_measured,
             num_decoded: self.num_decoded,
@@ -89,8 +85,7 @@ impl ScannedShard {
             _ => return None,
         };
         let Notes { problems, unmeasured, num_measured, num_decoded } = serde_json::from_slice(notes).ok()?;
-        let problem = |(line, kind, detail)| Problem { file: Arc::clone(file), line, kind, detail };
-        let problems = problems.into_iter().map(problem).collect();
+        let problems = problems.into_iter().map(|problem| problem.of_shard(file)).collect();
         let samples = Samples::decode(input.0)?;
         Some(ScannedShard { samples, problems, unmeasured, kind, num_measured, num_decoded })
     }
@@ -99,8 +94,31 @@ impl ScannedShard {
 /// What a scan noted beside the rows.
 #[derive(Serialize, Deserialize)]
 struct Notes {
-    problems: Vec<(Option<u32>, ProblemKind, String)>,
+    problems: Vec<StoredProblem>,
     unmeasured: Vec<(u32, ProblemKind)>,
     num_measured: u64,
     num_decoded: u64,
+}
+
+/// A problem, with the name of its file: of the shard, or of the list that describes it.
+#[derive(Serialize, Deserialize)]
+struct StoredProblem {
+    file: String,
+    line: Option<u32>,
+    kind: ProblemKind,
+    detail: String,
+}
+
+impl StoredProblem {
+    fn of(problem: &Problem) -> StoredProblem {
+        let Problem { file, line, kind, detail } = problem;
+        StoredProblem { file: file.to_string_lossy().into_owned(), line: *line, kind: *kind, detail: detail.clone() }
+    }
+
+    /// Problems of the shard itself share its name.
+    fn of_shard(self, shard: &Arc<Path>) -> Problem {
+        let StoredProblem { file, line, kind, detail } = self;
+        let file = if *file == *shard.to_string_lossy() { Arc::clone(shard) } else { Path::new(&file).into() };
+        Problem { file, line, kind, detail }
+    }
 }

@@ -21,7 +21,7 @@ use crate::recording_reader::{PieceReader, RecordingReader};
 /// Scans the archive `bytes` with the recordings of `cuts`.
 ///
 /// Memory: the members that are passed over because their cuts come later; none if the order is that of the cuts. Fails
-/// where the archive or the manifest ends to be readable; the rows before are in `scan`.
+/// where the archive or the manifest cannot be read any further; the rows before are in `scan`.
 pub(crate) fn scan(bytes: &Arc<dyn ReadAt>, cuts: impl BufRead, scan: &mut ShardScan<'_>) -> Result<(), ShardFault> {
     let mut members = SharMembers::new(bytes);
     let mut stopped = Ok(());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Seek as _, SeekFrom};
+use std::io::{self, BufRead, Read, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use super::scan::{LengthProbe, ShardScan};
 use super::segment::ScannedShard;
 use super::{cuts, nemo, shar, tables, webdataset};
 use crate::error::CorpusError;
-use crate::problem::{Findings, ProblemKind};
+use crate::problem::{Findings, Problem, ProblemKind};
 use crate::shard::{ShardFile, ShardKind};
 
 /// Columns of tables by name, where they are not the usual ones.
@@ -47,7 +47,12 @@ pub(crate) enum ShardContent {
     /// A tar archive with texts and recordings.
     WebDataset,
     /// A tar archive of recordings, whose texts are in a manifest: rows of this number, or all of them.
-    Nemo { list: Arc<SharedList>, shard: Option<u32> },
+    Nemo {
+        list: Arc<SharedList>,
+        shard: Option<u32>,
+        /// The first archive of a list: what is wrong with the list is said there.
+        reports_list: bool,
+    },
     /// A tar archive of recordings, whose texts are in cuts of the same number.
     Shar { cuts: StampedObject },
     /// A table in a Parquet file.
@@ -61,7 +66,7 @@ pub(crate) struct SharedList {
     pub(crate) object: StampedObject,
     /// The numbers of the archives, if one list describes them all.
     archives: Option<BTreeSet<u32>>,
-    entries: Mutex<Option<Arc<NemoList>>>,
+    entries: Mutex<Option<Arc<ReadList>>>,
 }
 
 impl fmt::Debug for SharedList {
@@ -75,19 +80,20 @@ impl SharedList {
         SharedList { object, archives, entries: Mutex::new(None) }
     }
 
-    /// The rows. `scan` gets the problems of the list if this call is the one that reads it.
-    fn read(&self, storage: &Storage, scan: &mut ShardScan<'_>) -> Result<Arc<NemoList>, CorpusError> {
+    /// The rows, and what is wrong with the list.
+    fn read(&self, storage: &Storage) -> Result<Arc<ReadList>, CorpusError> {
         // Held while the list is read: other shards that need it wait.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entries) = &*entries {
             return Ok(Arc::clone(entries));
         }
-        let name: Arc<Path> = Path::new(&self.object.location.to_string()).into();
-        let mut findings = Findings { file: Arc::clone(&name), list: &mut scan.problems };
-        let input = BufReader::new(reader_of(storage, &self.object)?);
-        let read = NemoList::read(input, &mut findings);
-        let read = Arc::new(read.map_err(|source| CorpusError::of_io(source, &self.object.location))?);
-        for (shard, count) in read.shards() {
+        let mut problems = Vec::new();
+        let file = Path::new(&self.object.location.to_string()).into();
+        let mut findings = Findings { file, list: &mut problems };
+        let lines = open_list(storage, &self.object)?;
+        let list = NemoList::read(lines, &mut findings);
+        let list = list.map_err(|source| CorpusError::of_io(source, &self.object.location))?;
+        for (shard, count) in list.shards() {
             if let (Some(archives), Some(shard)) = (&self.archives, shard)
                 && !archives.contains(&shard)
             {
@@ -95,9 +101,16 @@ impl SharedList {
                 findings.whole(ProblemKind::MissingAudio, detail);
             }
         }
+        let read = Arc::new(ReadList { list, problems });
         *entries = Some(Arc::clone(&read));
         Ok(read)
     }
+}
+
+/// A manifest that was read.
+struct ReadList {
+    list: NemoList,
+    problems: Vec<Problem>,
 }
 
 /// A shard of a corpus, not yet scanned.
@@ -137,9 +150,10 @@ impl ShardSource {
         let mut scan = ShardScan::new(self.file_name(), probe);
         let outcome = match &self.content {
             ShardContent::WebDataset => webdataset::scan(&bytes, &mut scan).map(|()| ShardKind::Tar),
-            ShardContent::Nemo { list, shard } => {
-                let list = list.read(&self.storage, &mut scan)?;
-                nemo::scan(&bytes, &list, *shard, &mut scan).map(|()| ShardKind::Tar)
+            ShardContent::Nemo { list, shard, reports_list } => {
+                let read = list.read(&self.storage)?;
+                scan.problems.extend(read.problems.iter().filter(|_| *reports_list).cloned());
+                nemo::scan(&bytes, &read.list, *shard, &mut scan).map(|()| ShardKind::Tar)
             }
             ShardContent::Shar { cuts } => {
                 let lines = open_list(&self.storage, cuts)?;
@@ -162,8 +176,14 @@ impl ShardSource {
         }
     }
 
-    /// What a shard has before its damage.
+    /// What a shard has before its damage. Bytes that could not be read say nothing about the shard, and are not stored.
     fn scan_to_damage(&self, mut scan: ShardScan<'_>, fault: ShardFault) -> Result<ScannedShard, CorpusError> {
+        let fault = match fault {
+            ShardFault::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                return Err(CorpusError::of_io(error, &self.container.location));
+            }
+            other => other,
+        };
         let kind = match &self.content {
             // Without its page table, no recording of a Parquet file can be found.
             ShardContent::Parquet => {
@@ -203,7 +223,11 @@ impl ShardSource {
         };
         let content = match &self.content {
             ShardContent::WebDataset => "webdataset".to_owned(),
-            ShardContent::Nemo { list, shard } => format!("nemo {shard:?} {}", object(&list.object)),
+            ShardContent::Nemo { list, shard, reports_list } => {
+                // The first archive also says which are missing.
+                let archives = list.archives.as_ref().filter(|_| *reports_list);
+                format!("nemo {shard:?} {reports_list} {archives:?} {}", object(&list.object))
+            }
             ShardContent::Shar { cuts } => format!("shar {}", object(cuts)),
             ShardContent::Parquet => format!("parquet {:?}", self.columns),
             ShardContent::Arrow => format!("arrow {:?}", self.columns),

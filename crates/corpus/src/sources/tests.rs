@@ -169,6 +169,147 @@ fn nemo_reads_the_archives_that_its_manifest_numbers() {
 }
 
 #[test]
+fn what_is_wrong_with_a_nemo_list_is_said_once_with_its_name_whatever_is_indexed() {
+    let folder = CorpusFolder::new("nemo_problems");
+    let row = |name: &str, shard: u32| {
+        format!("{{\"audio_filepath\":\"{name}.wav\",\"text\":\"{name}\",\"duration\":1.0,\"shard_id\":{shard}}}\n")
+    };
+    folder.write("audio_0.tar", tar(&[("a.wav", "A")]));
+    folder.write("audio_1.tar", tar(&[("b.wav", "B")]));
+    folder.write("tarred_audio_manifest.json", row("a", 0) + &row("b", 1) + "{\n");
+    let options = OpenOptions { index_folder: Some(folder.path().join("index")), ..OpenOptions::default() };
+    let problems = || {
+        let dataset = open_with(&names(&folder, &["."]), &options).unwrap();
+        let shown =
+            |problem: &crate::Problem| (problem.file.file_name().unwrap().to_owned(), problem.line, problem.kind);
+        (dataset.samples().len(), dataset.problems().iter().map(shown).collect::<Vec<_>>())
+    };
+    let bad_line = ("tarred_audio_manifest.json".into(), Some(3), crate::ProblemKind::BadJson);
+    assert_eq!(problems(), (2, vec![bad_line.clone()]));
+    assert_eq!(problems(), (2, vec![bad_line.clone()]));
+    // An archive that disappears is noticed although the others are indexed, and so is its return.
+    let archive = fs::read(folder.path().join("audio_1.tar")).unwrap();
+    fs::remove_file(folder.path().join("audio_1.tar")).unwrap();
+    let missing = ("tarred_audio_manifest.json".into(), None, crate::ProblemKind::MissingAudio);
+    let (count, mut found) = problems();
+    found.sort();
+    assert_eq!((count, found), (1, vec![missing, bad_line.clone()]));
+    folder.write("audio_1.tar", archive);
+    assert_eq!(problems(), (2, vec![bad_line]));
+}
+
+#[test]
+fn every_nemo_manifest_has_its_archive() {
+    let folder = CorpusFolder::new("nemo_pairs");
+    folder.write("audio_0.tar", tar(&[("a.wav", "A")]));
+    for number in 0..2 {
+        folder.write(
+            &format!("sharded_manifests/manifest_{number}.json"),
+            "{\"audio_filepath\":\"a.wav\",\"text\":\"a\",\"duration\":1.0}\n",
+        );
+    }
+    let error = open(&names(&folder, &["."])).unwrap_err().to_string();
+    assert!(
+        error.contains("an archive with the number of this manifest") && error.contains("manifest_1.json"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_manifest_that_numbers_no_archives_is_a_corpus_beside_them() {
+    let folder = CorpusFolder::new("tar_and_list");
+    two_shards(&folder, "c");
+    folder.write("list.jsonl", "{\"audio_filepath\":\"c.wav\",\"text\":\"another\",\"duration\":1.0}\n");
+    let dataset = open(&names(&folder, &["shard-001.tar", "list.jsonl"])).unwrap();
+    let texts: Vec<&str> = dataset.samples().iter().map(|(_, sample)| sample.text).collect();
+    assert_eq!((ids(&dataset), texts), (vec!["shard-001/c", "list/c"], vec!["three", "another"]));
+}
+
+#[test]
+fn shards_of_the_same_name_keep_all_their_rows() {
+    let folder = CorpusFolder::new("same_names");
+    for part in ["en", "de"] {
+        let rows: Vec<(String, String)> = (0..4).map(|i| (format!("{i:03}.wav"), format!("{i:03}.txt"))).collect();
+        let members: Vec<(&str, &str)> =
+            rows.iter().flat_map(|(wav, txt)| [(wav.as_str(), "W"), (txt.as_str(), part)]).collect();
+        folder.write(&format!("{part}/shard-000.tar"), tar(&members));
+    }
+    let dataset = open(&names(&folder, &["en/shard-000.tar", "de/shard-000.tar"])).unwrap();
+    assert_eq!((dataset.samples().len(), dataset.problems().len()), (8, 0));
+    assert_eq!((ids(&dataset)[0], ids(&dataset)[4]), ("en/shard-000/000", "de/shard-000/000"));
+}
+
+#[test]
+fn a_few_ids_that_repeat_are_duplicates_and_rename_no_other_row() {
+    let folder = CorpusFolder::new("few_repeats");
+    for shard in 0..2 {
+        let name = |i: usize| if i == 0 { "same".to_owned() } else { format!("{shard}-{i}") };
+        let rows: Vec<(String, String)> =
+            (0..30).map(|i| (format!("{}.wav", name(i)), format!("{}.txt", name(i)))).collect();
+        let members: Vec<(&str, &str)> =
+            rows.iter().flat_map(|(wav, txt)| [(wav.as_str(), "W"), (txt.as_str(), "text")]).collect();
+        folder.write(&format!("shard-{shard}.tar"), tar(&members));
+    }
+    let dataset = open(&names(&folder, &["shard-*.tar"])).unwrap();
+    assert_eq!((dataset.samples().len(), ids(&dataset)[1]), (59, "0-1"));
+    let [problem] = dataset.problems() else { panic!("{:?}", dataset.problems()) };
+    assert_eq!(problem.kind, crate::ProblemKind::DuplicateId);
+}
+
+#[test]
+fn a_list_of_shards_names_them_from_its_folder_or_from_the_working_folder() {
+    let folder = CorpusFolder::new("shard_list");
+    two_shards(&folder, "c");
+    folder.write("beside.list", "shard-000.tar\n\nshard-001.tar\n");
+    let full: String = names(&folder, &["shard-000.tar", "shard-001.tar"]).join("\n");
+    folder.write("full.list", full);
+    for list in ["beside.list", "full.list"] {
+        assert_eq!(ids(&open(&names(&folder, &[list])).unwrap()), ["a", "b", "c"], "{list}");
+    }
+    folder.write("texts.list", "a.txt\n");
+    let error = open(&names(&folder, &["texts.list"])).unwrap_err().to_string();
+    assert!(error.contains("expected a list of shards"), "{error}");
+}
+
+#[test]
+fn a_folder_of_another_format_names_the_shards_that_it_does_not_read() {
+    let folder = CorpusFolder::new("shards_beside");
+    two_shards(&folder, "c");
+    folder.write("metadata.csv", "x|text\n");
+    folder.write("wavs/x.wav", "W");
+    let dataset = open(&names(&folder, &["."])).unwrap();
+    assert_eq!(
+        (dataset.format(), dataset.not_read()),
+        (Format::LjSpeech, &["2 .tar, .parquet or .arrow files; to read them, name them".to_owned()][..])
+    );
+}
+
+#[test]
+fn a_folder_whose_name_has_brackets_is_no_pattern() {
+    let folder = CorpusFolder::new("brackets");
+    folder.write("br[1]/s-0.tar", tar(&[("a.wav", "A"), ("a.txt", "one")]));
+    folder.write("br[1]/corpus.yaml", "sources: [{path: 's-*.tar'}]\n");
+    assert_eq!(ids(&open(&names(&folder, &["br[1]/corpus.yaml"])).unwrap()), ["s/a"]);
+}
+
+#[test]
+fn a_manifest_may_name_recordings_by_urls_and_ids_have_no_secret() {
+    let folder = CorpusFolder::new("url_rows");
+    folder.write(
+        "list.jsonl",
+        "{\"audio_filepath\":\"https://user:password@host/a.wav?signature=secret\",\"text\":\"a\",\"duration\":1.0}\n\
+         {\"audio_filepath\":\"https://user:password@host/a.wav?signature=other\",\"text\":\"a\",\"duration\":1.0}\n\
+         {\"audio_filepath\":\"b.wav\",\"text\":\"b\",\"duration\":1.0}\n",
+    );
+    folder.write("b.wav", "B");
+    let dataset = open(&names(&folder, &["list.jsonl"])).unwrap();
+    assert!(dataset.is_remote() && dataset.samples().len() == 3);
+    assert_eq!(read(&dataset, 2), "B");
+    let shown = format!("{:?} {}", ids(&dataset), dataset.get(SampleIndex(0)).unwrap().audio.show());
+    assert!(shown.contains("https://host/a") && !shown.contains("secret") && !shown.contains("password"), "{shown}");
+}
+
+#[test]
 fn splits_of_another_purpose_are_not_trained_on() {
     let object = |name: &str| StampedObject {
         location: ObjectLocation::file(name),
@@ -182,6 +323,9 @@ fn splits_of_another_purpose_are_not_trained_on() {
     check(&["train-0.parquet", "test-0.parquet"], &["train-0.parquet"], &["test-0.parquet"]);
     check(&["train_a.parquet", "dev.parquet", "x.parquet"], &["train_a.parquet", "x.parquet"], &["dev.parquet"]);
     check(&["test-0.parquet"], &["test-0.parquet"], &[]);
+    check(&["voice-train-0.arrow", "voice-test-0.arrow"], &["voice-train-0.arrow"], &["voice-test-0.arrow"]);
+    check(&["training-0.tar", "test-0.tar"], &["training-0.tar"], &["test-0.tar"]);
+    check(&["data-0.arrow", "cache-12.arrow"], &["data-0.arrow"], &["cache-12.arrow"]);
 }
 
 #[test]
@@ -221,12 +365,20 @@ fn what_is_no_corpus_is_refused_with_what_to_do() {
         let error = open(&names(&folder, way)).unwrap_err().to_string();
         assert!(error.contains(part), "{way:?}: {error}");
     };
-    check(&["missing-{0..3}.tar"], "expected an object, found nothing");
-    check(&["missing-*.tar"], "expected a corpus, found nothing");
+    check(&["missing-{0..3}.tar"], "4 of 4 shards are missing; the first of them");
+    check(&["missing-*.tar"], "expected at least one file or object, found none");
+    folder.write("packed.tar.gz", "");
+    check(&["packed.tar.gz"], "found a compressed one");
     check(&["missing"], "expected a corpus, found nothing");
     check(&["shard-999.tar"], "expected a corpus, found nothing");
     check(&["notes/list.json"], "no audio_0.tar, audio_1.tar");
     check(&["inner.yaml"], "another mixture");
+    check(&["corpus.yaml", "shard-000.tar"], "another mixture");
+    // However it is named: two mixtures that name each other would never end.
+    folder.write("pattern.yaml", "sources: [{path: 'pattern.yam[l]'}]\n");
+    check(&["pattern.yaml"], "another mixture");
+    let error = open(&["s3:/bucket/a.tar".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("s3://bucket/key"), "{error}");
     assert!(open(&[]).unwrap_err().to_string().contains("at least one name"));
     let error = open(&["s4://bucket/a.tar".to_owned()]).unwrap_err().to_string();
     assert!(error.contains("s3://"), "{error}");

@@ -7,3 +7,4 @@ mod faults;
 mod fixture;
 mod kathleen;
 mod resume;
+mod stores;

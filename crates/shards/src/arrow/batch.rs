@@ -8,6 +8,7 @@ use tandem_storage::ReadAt;
 use super::column::{ColumnValues, LoadedColumn, Offsets};
 use super::dictionary::ArrowDictionaries;
 use super::schema::{ArrowEncoding, ArrowLeaf, FieldBuffers};
+use super::text_list::join_items;
 use crate::fault::ShardFault;
 
 /// The most that one buffer may have to be read into memory.
@@ -81,16 +82,24 @@ impl<'a> BatchReader<'a> {
         // One set of bits, however many structs there are around the column.
         let mut validity: Option<Vec<u8>> = None;
         for field in leaf.structs.iter().chain([&leaf.field]) {
-            let Some(bits) = self.validity(*field)? else { continue };
+            self.check_num_rows(*field)?;
+            let Some(bits) = self.validity(*field, self.num_rows)? else { continue };
             match &mut validity {
                 None => validity = Some(bits),
                 Some(all) => all.iter_mut().zip(bits).for_each(|(all, bits)| *all &= bits),
             }
         }
         let values = match leaf.encoding {
-            ArrowEncoding::Text { is_large } => self.text(leaf.field, is_large)?,
+            ArrowEncoding::Text { is_large } => {
+                let (offsets, text) = self.text(leaf.field, is_large, self.num_rows)?;
+                ColumnValues::Text { offsets, text }
+            }
+            ArrowEncoding::TextList { is_large, has_large_items } => {
+                self.text_lists(leaf.field, is_large, has_large_items)?
+            }
             ArrowEncoding::Bytes { is_large } => {
-                let (offsets, data) = self.offsets(leaf.field, is_large)?;
+                let data = self.buffer(leaf.field, 2)?;
+                let offsets = self.offsets(leaf.field, is_large, self.num_rows, data.end - data.start)?;
                 ColumnValues::Bytes { offsets, position: data.start }
             }
             ArrowEncoding::Number(format) => {
@@ -112,39 +121,78 @@ impl<'a> BatchReader<'a> {
 
     /// The strings of the first field.
     pub(super) fn strings(&self, is_large: bool) -> Result<LoadedColumn<'static>, ShardFault> {
-        let validity = self.validity(0)?;
-        Ok(LoadedColumn { validity, values: self.text(0, is_large)?, offset: self.offset })
+        self.check_num_rows(0)?;
+        let validity = self.validity(0, self.num_rows)?;
+        let (offsets, text) = self.text(0, is_large, self.num_rows)?;
+        Ok(LoadedColumn { validity, values: ColumnValues::Text { offsets, text }, offset: self.offset })
+    }
+
+    /// A column has a value for each row. The items of lists do not.
+    fn check_num_rows(&self, field: usize) -> Result<(), ShardFault> {
+        match self.num_values(field)? {
+            num_rows if num_rows == self.num_rows => Ok(()),
+            num_rows => {
+                let reason = format!("expected {} rows in each column, found {num_rows}", self.num_rows);
+                Err(ShardFault::Damaged { offset: self.offset, reason })
+            }
+        }
+    }
+
+    /// How many values a field has, as the batch claims.
+    fn num_values(&self, field: usize) -> Result<usize, ShardFault> {
+        let (num_values, _) = *self.nodes.get(field).ok_or_else(|| self.no_buffer())?;
+        usize::try_from(num_values).map_err(|_| {
+            let reason = format!("expected a number of values, found {num_values}");
+            ShardFault::Damaged { offset: self.offset, reason }
+        })
     }
 
     /// The validity bits of a field; `None` if it has no nulls.
-    fn validity(&self, field: usize) -> Result<Option<Vec<u8>>, ShardFault> {
-        let (num_rows, num_nulls) = *self.nodes.get(field).ok_or_else(|| self.no_buffer())?;
-        if usize::try_from(num_rows) != Ok(self.num_rows) {
-            let reason = format!("expected {} rows in each column, found {num_rows}", self.num_rows);
-            return Err(ShardFault::Damaged { offset: self.offset, reason });
-        }
+    fn validity(&self, field: usize, num_values: usize) -> Result<Option<Vec<u8>>, ShardFault> {
+        let (_, num_nulls) = *self.nodes.get(field).ok_or_else(|| self.no_buffer())?;
         if num_nulls == 0 {
             return Ok(None);
         }
         let buffer = self.buffer(field, 0)?;
-        self.read_start(&buffer, self.num_rows.div_ceil(8) as u64).map(Some)
+        self.read_start(&buffer, num_values.div_ceil(8) as u64).map(Some)
     }
 
-    fn text(&self, field: usize, is_large: bool) -> Result<ColumnValues<'static>, ShardFault> {
-        let (offsets, data) = self.offsets(field, is_large)?;
+    /// The strings of a field. The text begins at the first offset.
+    fn text(&self, field: usize, is_large: bool, num_values: usize) -> Result<(Offsets, Vec<u8>), ShardFault> {
+        let data = self.buffer(field, 2)?;
+        let offsets = self.offsets(field, is_large, num_values, data.end - data.start)?;
         let used = data.start + offsets.first()..data.start + offsets.last();
         let text = self.read_start(&used, used.end - used.start)?;
+        Ok((offsets, text))
+    }
+
+    /// The lists of a field, whose items are the strings of the next field, as one string each.
+    fn text_lists(
+        &self,
+        field: usize,
+        is_large: bool,
+        has_large_items: bool,
+    ) -> Result<ColumnValues<'static>, ShardFault> {
+        let num_items = self.num_values(field + 1)?;
+        let lists = self.offsets(field, is_large, self.num_rows, num_items as u64)?;
+        // Without items there need not be offsets.
+        let (items, mut text) = match num_items {
+            0 => (Offsets::default(), Vec::new()),
+            _ => self.text(field + 1, has_large_items, num_items)?,
+        };
+        let validity = self.validity(field + 1, num_items)?;
+        let offsets = join_items(&lists, &items, validity.as_deref(), &mut text).ok_or_else(|| self.no_buffer())?;
         Ok(ColumnValues::Text { offsets, text })
     }
 
-    /// The offsets of a field, checked against its data, and where the data is.
-    fn offsets(&self, field: usize, is_large: bool) -> Result<(Offsets, Range<u64>), ShardFault> {
-        let (buffer, data) = (self.buffer(field, 1)?, self.buffer(field, 2)?);
+    /// The offsets of a field with `num_values` values. None is beyond `data_len`.
+    fn offsets(&self, field: usize, is_large: bool, num_values: usize, data_len: u64) -> Result<Offsets, ShardFault> {
+        let buffer = self.buffer(field, 1)?;
         let width = if is_large { 8 } else { 4 };
-        let num_bytes = (self.num_rows as u64).saturating_add(1).saturating_mul(width);
+        let num_bytes = (num_values as u64).saturating_add(1).saturating_mul(width);
         let bytes = self.read_start(&buffer, num_bytes)?;
-        let offsets = Offsets::check(bytes, is_large, self.num_rows, data.end - data.start);
-        offsets.map(|offsets| (offsets, data)).map_err(|reason| ShardFault::Damaged { offset: buffer.start, reason })
+        let offsets = Offsets::check(bytes, is_large, num_values, data_len);
+        offsets.map_err(|reason| ShardFault::Damaged { offset: buffer.start, reason })
     }
 
     /// The values of a field that have `width` bytes each.
@@ -166,7 +214,8 @@ impl<'a> BatchReader<'a> {
     fn read_start(&self, buffer: &Range<u64>, num_bytes: u64) -> Result<Vec<u8>, ShardFault> {
         let found = buffer.end.saturating_sub(buffer.start);
         if num_bytes > found {
-            let reason = format!("expected a buffer of {num_bytes} bytes for {} rows, found {found}", self.num_rows);
+            let reason =
+                format!("expected a buffer of {num_bytes} bytes in a batch of {} rows, found {found}", self.num_rows);
             return Err(ShardFault::Damaged { offset: buffer.start, reason });
         }
         let size = usize::try_from(num_bytes).ok().filter(|_| num_bytes <= MAX_BUFFER_BYTES).ok_or_else(|| {

@@ -1,5 +1,7 @@
 //! A column of one record batch in memory, and its cells.
 
+use std::ops::Range;
+
 use super::dictionary::ArrowDictionary;
 use super::number::{NumberFormat, nth};
 use crate::fault::{SIZE_ADVICE, ShardFault};
@@ -48,7 +50,7 @@ impl LoadedColumn<'_> {
         }
         match &self.values {
             ColumnValues::Text { offsets, text } => {
-                let value = offsets.slice(text, index).ok_or_else(no_value)?;
+                let value = offsets.place(index).and_then(|place| text.get(place)).ok_or_else(no_value)?;
                 let value = str::from_utf8(value).map_err(|_| {
                     damaged(format!("expected UTF-8 text in row {index} of the batch, found other bytes"))
                 })?;
@@ -75,7 +77,8 @@ impl LoadedColumn<'_> {
     }
 }
 
-/// Where values begin and end in their data: they rise, and none is beyond it.
+/// Where values begin and end in their data (bytes of text, items of a list): they rise, and none is beyond it.
+#[derive(Default)]
 pub(super) struct Offsets {
     bytes: Vec<u8>,
     is_large: bool,
@@ -83,14 +86,14 @@ pub(super) struct Offsets {
 }
 
 impl Offsets {
-    /// Checks the offsets of `num_values` values in `data_bytes` bytes of data.
-    pub(super) fn check(bytes: Vec<u8>, is_large: bool, num_values: usize, data_bytes: u64) -> Result<Offsets, String> {
+    /// Checks the offsets of `num_values` values in data of `data_len` bytes or items.
+    pub(super) fn check(bytes: Vec<u8>, is_large: bool, num_values: usize, data_len: u64) -> Result<Offsets, String> {
         let offsets = Offsets { bytes, is_large, num_values };
         let mut before = 0;
         for index in 0..=num_values {
             let offset = offsets.at(index).ok_or_else(|| format!("offset {index} is missing or negative"))?;
-            if offset < before || offset > data_bytes {
-                return Err(format!("expected offset {index} between {before} and {data_bytes}, found {offset}"));
+            if offset < before || offset > data_len {
+                return Err(format!("expected offset {index} between {before} and {data_len}, found {offset}"));
             }
             before = offset;
         }
@@ -107,16 +110,21 @@ impl Offsets {
         self.at(self.num_values).unwrap_or(0)
     }
 
+    /// How many values there are.
+    pub(super) fn num_values(&self) -> usize {
+        self.num_values
+    }
+
     /// Begin and end of a value.
-    fn get(&self, index: usize) -> Option<(u64, u64)> {
+    pub(super) fn get(&self, index: usize) -> Option<(u64, u64)> {
         Some((self.at(index)?, self.at(index + 1)?))
     }
 
-    /// A value in `data`, which begins at the first offset.
-    fn slice<'a>(&self, data: &'a [u8], index: usize) -> Option<&'a [u8]> {
+    /// Where a value is in data that begins at the first offset.
+    pub(super) fn place(&self, index: usize) -> Option<Range<usize>> {
         let (start, end) = self.get(index)?;
         let place = |offset: u64| usize::try_from(offset - self.first()).ok();
-        data.get(place(start)?..place(end)?)
+        Some(place(start)?..place(end)?)
     }
 
     fn at(&self, index: usize) -> Option<u64> {
@@ -128,7 +136,7 @@ impl Offsets {
 }
 
 /// Bits are counted from the lowest.
-fn is_set(bits: &[u8], index: usize) -> bool {
+pub(super) fn is_set(bits: &[u8], index: usize) -> bool {
     bits.get(index / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
 }
 
@@ -156,8 +164,8 @@ mod tests {
     fn text_begins_at_the_first_offset() {
         let offsets = Offsets::check(small(&[3, 5, 5, 6]), false, 3, 6).unwrap();
         assert_eq!((offsets.first(), offsets.last()), (3, 6));
-        let values = [0, 1, 2, 3].map(|index| offsets.slice(b"abc", index));
-        assert_eq!(values, [Some(&b"ab"[..]), Some(b""), Some(b"c"), None]);
+        let places = [0, 1, 2, 3].map(|index| offsets.place(index));
+        assert_eq!(places, [Some(0..2), Some(2..2), Some(2..3), None]);
     }
 
     #[test]

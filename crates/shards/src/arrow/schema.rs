@@ -42,6 +42,8 @@ pub(super) struct ArrowLeaf {
 pub(super) enum ArrowEncoding {
     /// Strings, with offsets of 64 bits if `is_large`.
     Text { is_large: bool },
+    /// Lists of strings. The items are the next field.
+    TextList { is_large: bool, has_large_items: bool },
     /// Byte strings.
     Bytes { is_large: bool },
     /// Numbers.
@@ -159,6 +161,7 @@ impl ArrowEncoding {
     fn kind(self) -> ColumnKind {
         match self {
             ArrowEncoding::Text { .. } | ArrowEncoding::Coded { .. } => ColumnKind::Text,
+            ArrowEncoding::TextList { .. } => ColumnKind::TextList,
             ArrowEncoding::Bytes { .. } => ColumnKind::Bytes,
             ArrowEncoding::Number(_) => ColumnKind::Number,
             ArrowEncoding::Opaque => ColumnKind::Other,
@@ -184,8 +187,21 @@ fn encoding_of(field: &Field<'_>) -> ArrowEncoding {
     match kind {
         Type::Utf8 => ArrowEncoding::Text { is_large: false },
         Type::LargeUtf8 => ArrowEncoding::Text { is_large: true },
+        Type::List | Type::LargeList => match item_encoding(field) {
+            Some(ArrowEncoding::Text { is_large: has_large_items }) => {
+                ArrowEncoding::TextList { is_large: kind == Type::LargeList, has_large_items }
+            }
+            _ => ArrowEncoding::Opaque,
+        },
         Type::Binary => ArrowEncoding::Bytes { is_large: false },
         Type::LargeBinary => ArrowEncoding::Bytes { is_large: true },
         _ => NumberFormat::of(field).map_or(ArrowEncoding::Opaque, ArrowEncoding::Number),
     }
+}
+
+/// How the items of a list are stored, if they are no lists themselves: a schema may nest them deeply.
+fn item_encoding(list: &Field<'_>) -> Option<ArrowEncoding> {
+    let children = list.children().filter(|children| children.len() == 1)?;
+    let item = children.get(0);
+    (!matches!(item.type_type(), Type::List | Type::LargeList)).then(|| encoding_of(&item))
 }

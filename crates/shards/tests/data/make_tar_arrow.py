@@ -177,6 +177,47 @@ def coded_batches():
     ]
 
 
+def characters_of(i):
+    """The text of row `i` of the lists as characters: null, none, or with items that are null or empty."""
+    if i % 6 in (4, 5):
+        return None if i % 6 == 4 else []
+    return list(f"tëxt {i} 你好😀") + ([None, "", "end"] if i % 6 == 3 else [])
+
+
+def lists_with_hidden_bytes(rows):
+    """Lists of [x, null, z], where the null has a byte too: `y`."""
+    n = len(rows)
+    offsets = np.arange(3 * n + 1, dtype=np.int32)
+    validity = np.packbits([1, 0, 1] * n, bitorder="little")
+    items = pa.StringArray.from_buffers(3 * n, pa.py_buffer(offsets), pa.py_buffer(b"xyz" * n), pa.py_buffer(validity))
+    return pa.ListArray.from_arrays(pa.array(offsets[::3]), items)
+
+
+def lists_batch(start, end):
+    """Texts as F5-TTS stores them, in lists of both widths, and lists that are no text."""
+    rows = range(start, end)
+    texts = [characters_of(i) for i in rows]
+    words = [["one", f"{i}"] for i in rows]
+    coded = pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int8()), pa.array(["a"]))
+    columns = {
+        "audio_path": pa.array([f"wavs/{i}.wav" for i in rows]),
+        "text": pa.array(texts, pa.list_(pa.string())),
+        "large": pa.array(texts, pa.large_list(pa.large_string())),
+        "large_items": pa.array(texts, pa.list_(pa.large_string())),
+        "hidden": lists_with_hidden_bytes(rows),
+        "struct": pa.array([None if i % 4 == 1 else {"text": text} for i, text in zip(rows, texts)],
+                           pa.struct([("text", pa.list_(pa.string()))])),
+        "nested": pa.array([[w] for w in words], pa.list_(pa.list_(pa.string()))),
+        "structs": pa.array([[{"word": w[0]}] for w in words], pa.list_(pa.struct([("word", pa.string())]))),
+        "fixed": pa.array(words, pa.list_(pa.string(), 2)),
+        "coded": pa.ListArray.from_arrays(pa.array(range(len(rows) + 1), pa.int32()), coded),
+        "bytes": pa.array(words, pa.list_(pa.binary())),
+        "numbers": pa.array([[i] for i in rows], pa.list_(pa.int64())),
+        "last": pa.array([f"last {i}" for i in rows]),
+    }
+    return pa.record_batch(columns)
+
+
 def write_big_endian(path):
     """A schema without fields that says big-endian: pyarrow writes none."""
     builder = flatbuffers.Builder(64)
@@ -207,6 +248,9 @@ def write_arrows():
     write_batches(HERE / "types_v4.arrow", pa.ipc.new_stream, [types_batch().drop_columns(["dense", "sparse"])],
                   metadata_version=pa.ipc.MetadataVersion.V4)
     write_batches(HERE / "coded.arrow", pa.ipc.new_stream, coded_batches(), emit_dictionary_deltas=True)
+    # One batch is a part of a larger one, and one has lists without items only.
+    batches = [lists_batch(0, 8), lists_batch(5, 17).slice(3, 8), lists_batch(16, 18)]
+    write_batches(HERE / "lists.arrow", pa.ipc.new_stream, batches)
     write_big_endian(HERE / "big_endian.arrow")
 
 

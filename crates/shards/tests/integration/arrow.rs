@@ -15,6 +15,7 @@ const LEGACY: &[u8] = include_bytes!("../data/speech_legacy.arrow");
 const TYPES: &[u8] = include_bytes!("../data/types.arrow");
 const TYPES_V4: &[u8] = include_bytes!("../data/types_v4.arrow");
 const CODED: &[u8] = include_bytes!("../data/coded.arrow");
+const LISTS: &[u8] = include_bytes!("../data/lists.arrow");
 const COMPRESSED: &[u8] = include_bytes!("../data/compressed.arrow");
 const BIG_ENDIAN: &[u8] = include_bytes!("../data/big_endian.arrow");
 
@@ -179,6 +180,65 @@ fn dictionaries_grow_and_are_replaced() {
     assert_eq!(column(CODED, "speaker"), expected);
 }
 
+/// The text of row `i` of the lists, as `make_tar_arrow.py` cuts it into characters.
+fn list_text(i: u64) -> OwnedCell {
+    match i % 6 {
+        3 => text(&format!("tëxt {i} 你好😀end")),
+        4 => OwnedCell::Null,
+        5 => text(""),
+        _ => text(&format!("tëxt {i} 你好😀")),
+    }
+}
+
+#[test]
+fn a_list_of_strings_is_read_as_one_text() {
+    let texts: Vec<OwnedCell> = (0..18).map(list_text).collect();
+    for name in ["text", "large", "large_items"] {
+        assert_eq!(column(LISTS, name), texts, "{name}");
+    }
+    let in_struct = (0..18).map(|i| if i % 4 == 1 { OwnedCell::Null } else { list_text(i) });
+    assert_eq!(column(LISTS, "struct.text"), in_struct.collect::<Vec<_>>());
+    // The item between them is null, and its byte is in the file.
+    assert_eq!(column(LISTS, "hidden"), vec![text("xz"); 18]);
+    assert_eq!(column(LISTS, "last"), (0..18).map(|i| text(&format!("last {i}"))).collect::<Vec<_>>());
+    for bytes in [TYPES, TYPES_V4] {
+        assert_eq!(column(bytes, "large_list"), (0..5).map(|i| text(&format!("word {i}"))).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn only_lists_of_plain_strings_are_text() {
+    let table = open(LISTS).unwrap();
+    let columns: Vec<_> = table.columns().iter().map(|column| (column.name.as_str(), column.kind)).collect();
+    let texts = ["text", "large", "large_items", "hidden", "struct.text"].map(|name| (name, ColumnKind::TextList));
+    let others = ["nested", "structs", "fixed", "coded", "bytes", "numbers"].map(|name| (name, ColumnKind::Other));
+    let strings = ["audio_path", "last"].map(|name| [(name, ColumnKind::Text)]);
+    assert_eq!(columns, [&strings[0][..], &texts, &others, &strings[1]].concat());
+    for (name, _) in others {
+        let (found, fault) = rows(&table, &[name]);
+        assert!(found.is_empty() && matches!(fault, Some(ShardFault::Unsupported { .. })), "{name}: {fault:?}");
+    }
+}
+
+#[test]
+fn a_list_that_ends_after_the_last_item_is_a_fault() {
+    // The first batch's lists have 63 items in all.
+    let offsets = [0_i32, 10, 20, 30, 43, 43, 43, 53, 63].map(i32::to_le_bytes).concat();
+    let place = LISTS.windows(offsets.len()).position(|window| window == offsets).unwrap();
+    let check = |at: usize, offset: i32, expected: &str| {
+        let mut bytes = LISTS.to_vec();
+        bytes[place + at * 4..][..4].copy_from_slice(&offset.to_le_bytes());
+        let (found, fault) = rows(&open(&bytes).unwrap(), &["text"]);
+        let fault = fault.unwrap();
+        assert!(matches!(fault, ShardFault::Damaged { offset, .. } if offset == place as u64), "{fault}");
+        assert!(found.is_empty() && fault.to_string().contains(expected), "{fault}");
+    };
+    check(8, 64, "expected offset 8 between 53 and 63, found 64");
+    check(2, i32::MAX, "expected offset 2 between 10 and 63, found 2147483647");
+    check(2, 9, "expected offset 2 between 10 and 63, found 9");
+    check(2, -1, "offset 2 is missing or negative");
+}
+
 #[test]
 fn what_cannot_be_read_is_refused_with_a_reason() {
     let check = |bytes: &[u8], wanted: &[&str], expected: &str| {
@@ -267,12 +327,12 @@ fn check_anything(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-const ALL: [&[u8]; 7] = [STREAM, FILE, LEGACY, TYPES, TYPES_V4, CODED, COMPRESSED];
+const ALL: [&[u8]; 8] = [STREAM, FILE, LEGACY, TYPES, TYPES_V4, CODED, LISTS, COMPRESSED];
 
 /// Sizes, offsets and counts are words of four or eight bytes at multiples of four.
 #[test]
 fn every_word_of_a_file_may_lie() {
-    for bytes in [CODED, &STREAM[..3000]] {
+    for bytes in [CODED, &STREAM[..3000], LISTS] {
         for at in (0..bytes.len() - 8).step_by(4) {
             for lie in [&[0xFF; 4][..], &[0xFF, 0xFF, 0xFF, 0x7F], &[0xFF; 8], &[0, 0, 0, 0x10, 0, 0, 0, 0]] {
                 let mut changed = bytes.to_vec();

@@ -1,7 +1,8 @@
 //! Which column of a table is what.
 //!
 //! Tables of speech have no common names for their columns. A name that is given is taken; otherwise the usual names are
-//! looked for, in the order of [`Role::names`], and the first that exists with a fitting kind is taken.
+//! looked for, in the order of [`Role::names`], and the first that exists with a fitting kind is taken. Lists of strings come
+//! last.
 
 use std::borrow::Cow;
 
@@ -68,11 +69,11 @@ const PATH: Role = Role {
 const NAME: Role =
     Role { setting: "audio", names: &["wav", "path", "file"], kinds: &[ColumnKind::Text], expected: "paths" };
 
-/// What is said. Some writers of Parquet do not mark text as such.
+/// What is said. Some writers of Parquet do not mark text as such. F5-TTS has lists of characters or syllables.
 const TEXT: Role = Role {
     setting: "text",
     names: &["normalized_text", "text_normalized", "text", "sentence", "transcription", "transcript", "caption"],
-    kinds: &[ColumnKind::Text, ColumnKind::Bytes],
+    kinds: &[ColumnKind::Text, ColumnKind::Bytes, ColumnKind::TextList],
     expected: "text",
 };
 
@@ -165,7 +166,12 @@ impl Role {
     }
 
     fn usual<'c>(&self, columns: &'c [TableColumn]) -> Option<&'c TableColumn> {
-        self.names.iter().find_map(|name| named(columns, name).filter(|column| self.fits(column)))
+        let find = |is_list: bool| {
+            let fits = |column: &&TableColumn| self.fits(column) && (column.kind == ColumnKind::TextList) == is_list;
+            self.names.iter().find_map(|name| named(columns, name).filter(fits))
+        };
+        // Beside a column of strings, a list may be anything: words, tokens.
+        find(false).or_else(|| find(true))
     }
 
     fn fits(&self, column: &TableColumn) -> bool {
@@ -191,7 +197,7 @@ fn named_audio<'c>(columns: &'c [TableColumn], name: &str) -> Result<AudioColumn
         return match column.kind {
             ColumnKind::Bytes => Ok((Some(column), name_beside(columns, column))),
             ColumnKind::Text => Ok((None, Some(column))),
-            ColumnKind::Number | ColumnKind::Other => Err(BYTES.wrong_kind(column)),
+            ColumnKind::TextList | ColumnKind::Number | ColumnKind::Other => Err(BYTES.wrong_kind(column)),
         };
     }
     let field = |field: &str| named(columns, &format!("{name}.{field}"));
@@ -230,12 +236,13 @@ fn name_beside<'c>(columns: &'c [TableColumn], bytes: &TableColumn) -> Option<&'
     sibling.or_else(|| NAME.usual(columns))
 }
 
-/// A column called `name`, or a part of it, that holds something that cannot be read: a list of samples.
+/// A column called `name`, or a part of it, that holds something that cannot be read as audio: a list of samples.
 fn opaque<'c>(columns: &'c [TableColumn], name: &str) -> Option<&'c TableColumn> {
     let is_part = |column: &TableColumn| {
         column.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    columns.iter().find(|column| column.kind == ColumnKind::Other && is_part(column))
+    let is_opaque = |column: &TableColumn| matches!(column.kind, ColumnKind::TextList | ColumnKind::Other);
+    columns.iter().find(|column| is_opaque(column) && is_part(column))
 }
 
 fn named<'c>(columns: &'c [TableColumn], name: &str) -> Option<&'c TableColumn> {
@@ -249,6 +256,7 @@ fn refusal(found: String, role: &Role) -> ShardFault {
 fn kind_words(column: &TableColumn) -> Cow<'static, str> {
     match column.kind {
         ColumnKind::Text => "text".into(),
+        ColumnKind::TextList => "lists of strings".into(),
         ColumnKind::Number => "numbers".into(),
         ColumnKind::Bytes => "bytes".into(),
         ColumnKind::Other => format!("values of type {}", column.type_name).into(),

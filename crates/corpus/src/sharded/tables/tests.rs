@@ -199,6 +199,26 @@ fn an_arrow_table_is_rows() {
 }
 
 #[test]
+fn characters_of_f5_tts_are_a_text() {
+    for column in [None, Some("large"), Some("struct.text")] {
+        let columns = ColumnNames { text: column.map(str::to_owned), ..ColumnNames::default() };
+        let mut scan = new_scan(None);
+        scan_arrow(&bytes_of(&fixture("lists.arrow")), &columns, "raw.arrow", &mut scan).unwrap();
+        // Rows without a list, and with an empty one.
+        let is_empty = |i: u32| matches!(i % 6, 4 | 5) || column == Some("struct.text") && i % 4 == 1;
+        let faults: Vec<_> = (0..18).filter(|i| is_empty(*i)).map(|i| (Some(i + 1), ProblemKind::EmptyText)).collect();
+        assert_eq!(kinds(&scan), faults, "{column:?}");
+        assert_eq!(scan.samples.len() + faults.len(), 18, "{column:?}");
+        for (_, row) in scan.samples.iter() {
+            let i: u32 = row.id.parse().unwrap();
+            let end = if i % 6 == 3 { "end" } else { "" };
+            let expected = (format!("tëxt {i} 你好😀{end}"), format!("wavs/{i}.wav"));
+            assert_eq!((row.text, row.audio.key), (expected.0.as_str(), expected.1.as_str()), "{column:?}");
+        }
+    }
+}
+
+#[test]
 fn an_arrow_table_is_measured() {
     let probe = BytesProbe::default();
     let mut scan = new_scan(Some(&probe));
@@ -382,7 +402,7 @@ proptest! {
     /// Rows and problems are never more than the table can have, whatever the bytes are.
     #[test]
     fn changed_tables_never_panic(
-        name in prop::sample::select(vec!["flat_none.parquet", "nested_snappy.parquet", "speech_stream.arrow"]),
+        name in prop::sample::select(vec!["flat_none.parquet", "nested_snappy.parquet", "speech_stream.arrow", "lists.arrow"]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut bytes = fs::read(fixture(name)).unwrap();

@@ -4,13 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `name:kind` for each column: t(ext), n(umber), b(ytes), o(ther).
+/// `name:kind` for each column: t(ext), l(ist of strings), n(umber), b(ytes), o(ther).
 fn columns(spec: &str) -> Vec<TableColumn> {
     spec.split_whitespace()
         .map(|column| {
             let (name, kind) = column.split_once(':').unwrap();
             let kind = match kind {
                 "t" => ColumnKind::Text,
+                "l" => ColumnKind::TextList,
                 "n" => ColumnKind::Number,
                 "b" => ColumnKind::Bytes,
                 _ => ColumnKind::Other,
@@ -82,6 +83,7 @@ fn tables_of_other_programs_are_understood() {
     check("utt:t audio_data:b text:b", "bytes=audio_data text=text id=utt");
     // F5-TTS.
     check("audio_path:t text:t duration:n", "path=audio_path text=text duration=duration");
+    check("audio_path:t text:l duration:n", "path=audio_path text=text duration=duration");
     check("audio_path:t audio:o text:t", "path=audio_path text=text");
 }
 
@@ -103,6 +105,31 @@ fn the_first_usual_name_with_a_fitting_kind_is_taken() {
     check("text:n caption:t audio:b", "bytes=audio text=caption");
     check("id:o utt_id:n text:t audio:b", "bytes=audio text=text id=utt_id");
     check("duration:t audio_seconds:n lang:n text:t audio:b", "bytes=audio text=text duration=audio_seconds");
+}
+
+#[test]
+fn lists_of_strings_are_text_and_nothing_else() {
+    let check = |spec: &str, names: &str, expected: &str| {
+        let layout = TableLayout::find(&columns(spec), &wanted(names)).unwrap();
+        assert_eq!(shown(&layout), expected, "{spec} {names}");
+    };
+    check("audio:b path:l text:l id:l speaker:l lang:l duration:l", "", "bytes=audio text=text");
+    check("audio:b text:l caption:l", "", "bytes=audio text=text");
+    check("audio:b text:l caption:t", "", "bytes=audio text=caption");
+    check("audio:b text:t letters:l", "text=letters", "bytes=audio text=letters");
+    for (names, expected) in [
+        ("id=x", "expected text or numbers"),
+        ("speaker=x", "expected text or numbers"),
+        ("lang=x", "expected text"),
+        ("duration=x", "expected numbers"),
+        ("audio=x", "expected bytes of audio files"),
+    ] {
+        let fault = TableLayout::find(&columns("audio:b text:t x:l"), &wanted(names)).unwrap_err().to_string();
+        assert!(fault.contains(&format!("column `x`: {expected}, found lists of strings")), "{fault}");
+    }
+    let fault = TableLayout::find(&columns("audio:l text:t path:t"), &ColumnNames::default()).unwrap_err().to_string();
+    assert!(fault.contains("column `audio`: expected bytes of audio files, found lists of strings"), "{fault}");
+    TableLayout::find(&columns("audio:b text:l"), &ColumnNames::default()).unwrap().check_arrow().unwrap();
 }
 
 #[test]
@@ -159,10 +186,10 @@ proptest! {
     /// A layout has columns of the table with kinds that can be read, whatever the table has.
     #[test]
     fn a_layout_has_columns_of_its_table(
-        spec in prop::collection::vec(("(audio|wav|path|text|id|speaker|duration|x)([.](bytes|path))?", 0..4_usize), 0..12),
+        spec in prop::collection::vec(("(audio|wav|path|text|id|speaker|duration|x)([.](bytes|path))?", 0..5_usize), 0..12),
         name in prop::option::of("(audio|wav|text|x)([.]bytes)?"),
     ) {
-        let kinds = [ColumnKind::Text, ColumnKind::Number, ColumnKind::Bytes, ColumnKind::Other];
+        let kinds = [ColumnKind::Text, ColumnKind::TextList, ColumnKind::Number, ColumnKind::Bytes, ColumnKind::Other];
         let table: Vec<TableColumn> =
             spec.into_iter().map(|(name, kind)| TableColumn { name, kind: kinds[kind], type_name: "" }).collect();
         let names = ColumnNames { audio: name.clone(), text: name, ..ColumnNames::default() };
@@ -170,8 +197,9 @@ proptest! {
             let Ok(layout) = TableLayout::find(&table, &names) else { continue };
             let TableLayout { bytes, path, text, id, speaker, lang, duration } = layout;
             prop_assert!(bytes.is_some() || path.is_some());
-            let found = [bytes, path, Some(text), id, speaker, lang, duration];
-            for column in found.into_iter().flatten() {
+            prop_assert!(text.kind != ColumnKind::Other && table.contains(&text));
+            for column in [bytes, path, id, speaker, lang, duration].into_iter().flatten() {
+                prop_assert!(column.kind != ColumnKind::TextList);
                 prop_assert!(column.kind != ColumnKind::Other && table.contains(&column));
             }
         }
