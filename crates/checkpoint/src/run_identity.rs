@@ -1,6 +1,6 @@
 //! The identity of a run: named facts, compared before two runs could be mixed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,13 @@ use serde_json::Value;
 
 /// The facts that identify a run: the fingerprint of its data, its model and size, feature settings, tokens. Two runs
 /// with the same facts may share checkpoints. The caller chooses the facts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunIdentity {
     facts: BTreeMap<String, Value>,
+    /// Facts that runs of older versions lack.
+    #[serde(skip)]
+    newer: BTreeSet<String>,
 }
 
 /// A fact in which two runs differ. `None` means that the run has no such fact.
@@ -37,6 +40,13 @@ impl RunIdentity {
         self
     }
 
+    /// Adds a fact that runs of older versions lack, or replaces its value: it is compared only with runs that have it.
+    pub fn with_newer(mut self, name: impl Into<String>, value: impl Into<Value>) -> RunIdentity {
+        let name = name.into();
+        self.newer.insert(name.clone());
+        self.with(name, value)
+    }
+
     /// The value of a fact.
     pub fn fact(&self, name: &str) -> Option<&Value> {
         self.facts.get(name)
@@ -47,18 +57,26 @@ impl RunIdentity {
         self.facts.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Every fact in which `found` differs, sorted by name.
+    /// Every fact in which `found` differs, sorted by name. A newer fact ([`RunIdentity::with_newer`]) that `found` lacks is
+    /// no difference.
     pub fn differences(&self, found: &RunIdentity) -> Vec<Difference> {
-        let names: std::collections::BTreeSet<_> = self.facts.keys().chain(found.facts.keys()).collect();
+        let names: BTreeSet<_> = self.facts.keys().chain(found.facts.keys()).collect();
         let pairs = names.into_iter().map(|name| (name, self.fact(name), found.fact(name)));
         pairs
-            .filter(|(_, expected, found)| expected != found)
+            .filter(|(name, expected, found)| expected != found && (found.is_some() || !self.newer.contains(*name)))
             .map(|(name, expected, found)| Difference {
                 name: name.clone(),
                 expected: expected.cloned(),
                 found: found.cloned(),
             })
             .collect()
+    }
+}
+
+/// The same facts: which of them are newer is not stored.
+impl PartialEq for RunIdentity {
+    fn eq(&self, other: &RunIdentity) -> bool {
+        self.facts == other.facts
     }
 }
 
@@ -111,6 +129,22 @@ mod tests {
             &RunIdentity::new().with("model", "tiny").with("symbols", json!(["a", "b"])),
             &["hop_samples: expected 256, found none"],
         );
+    }
+
+    #[test]
+    fn a_newer_fact_is_compared_only_with_runs_that_have_it() {
+        let old = RunIdentity::new().with("model", "tiny");
+        let ours = old.clone().with_newer("recording_lengths", "a");
+        let check = |found: &RunIdentity, expected: &[&str]| {
+            // As it is after it was stored.
+            let found: RunIdentity = serde_json::from_str(&serde_json::to_string(found).unwrap()).unwrap();
+            let shown: Vec<_> = ours.differences(&found).iter().map(Difference::to_string).collect();
+            assert_eq!(shown, expected);
+        };
+        check(&old, &[]);
+        check(&ours, &[]);
+        check(&old.with_newer("recording_lengths", "b"), &["recording_lengths: expected a, found b"]);
+        check(&RunIdentity::new(), &["model: expected tiny, found none"]);
     }
 
     #[test]

@@ -184,9 +184,11 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
     let identity = RunIdentity::new();
     // Sums over other shapes give other bits. Runs from before this option have no such fact.
     let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
-    text_facts(train)
-        .into_iter()
+    let facts = text_facts(train).into_iter().chain(repeats_of(train).map(|hash| ("mixture_weights", hash)));
+    facts
         .fold(identity, |identity, (name, value)| identity.with(name, value))
+        // The order of batches follows from them, and formats round durations in different ways.
+        .with_newer("recording_lengths", lengths_of(train))
         .with("data", data.hex())
         .with("utterances", train.rows().len())
         .with("symbols", symbols.hex())
@@ -196,6 +198,25 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("grad_accum", plan.grad_accum)
         .with("optimization_level", plan.level.slug())
         .with("seed", plan.seed)
+}
+
+/// How often each row is trained on in an epoch, as a hash. None for a corpus without repeats: runs from before mixtures have no
+/// such fact.
+fn repeats_of(train: &TrainingSet) -> Option<String> {
+    let dataset = train.dataset();
+    let repeats = train.rows().iter().map(|(index, _)| dataset.repeats(*index));
+    dataset.has_repeats().then(|| hash_of(repeats))
+}
+
+/// The frames of each row, as a hash.
+fn lengths_of(train: &TrainingSet) -> String {
+    hash_of(train.rows().iter().map(|(_, extent)| extent.frames))
+}
+
+fn hash_of(numbers: impl Iterator<Item = u32>) -> String {
+    let mut fingerprint = Fingerprint::new();
+    numbers.for_each(|number| fingerprint.take_bytes(&number.to_le_bytes()));
+    fingerprint.hex()
 }
 
 /// How texts become tokens, as far as it is not the default: runs from before these options have no such facts.

@@ -34,6 +34,8 @@ pub struct CorpusFacts {
     pub is_remote: bool,
     /// The usable rows, shortest recording first.
     rows: Arc<[Row]>,
+    /// The rows of an epoch, shortest recording first: those of a mixture as often as their weights say.
+    epoch_rows: Arc<[Row]>,
     /// Total duration.
     pub seconds: f64,
     /// Sample rates that the data device resamples.
@@ -64,8 +66,8 @@ pub struct CorpusFacts {
 
 impl CorpusFacts {
     /// A corpus of these rows, with exact token counts, at the sample rate of the features. Cost: a sort.
-    pub fn new(name: impl Into<String>, mut rows: Vec<Row>) -> CorpusFacts {
-        rows.sort_by_key(|(_, extent)| extent.frames);
+    pub fn new(name: impl Into<String>, rows: Vec<Row>) -> CorpusFacts {
+        let rows = shortest_first(rows);
         let longest = |of: fn(&Extent) -> u32| rows.iter().map(|(_, extent)| of(extent)).max().unwrap_or(0);
         let frames: u64 = rows.iter().map(|(_, extent)| u64::from(extent.frames)).sum();
         let seconds = (frames * tandem_feed::HOP_SAMPLES) as f64 / f64::from(RATE_HZ);
@@ -85,8 +87,14 @@ impl CorpusFacts {
             num_excluded: 0,
             rejected: BTreeMap::new(),
             decoded_bytes: decoded_bytes(seconds, RATE_HZ, rows.len()),
-            rows: rows.into(),
+            epoch_rows: Arc::clone(&rows),
+            rows,
         }
+    }
+
+    /// The same, where an epoch has `rows`: each of the corpus's at least once. Cost: a sort.
+    pub fn with_epoch_rows(self, rows: Vec<Row>) -> CorpusFacts {
+        CorpusFacts { epoch_rows: shortest_first(rows), ..self }
     }
 
     /// The lengths of `training_set`.
@@ -94,6 +102,11 @@ impl CorpusFacts {
         let rates_hz = training_set.rates_hz().to_vec();
         // The highest rate for all recordings: an upper bound on the cache size.
         let rate_hz = rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
+        let facts = CorpusFacts::new(name, training_set.rows().to_vec());
+        let facts = match training_set.epoch_rows() {
+            Cow::Borrowed(_) => facts,
+            Cow::Owned(repeated) => facts.with_epoch_rows(repeated),
+        };
         CorpusFacts {
             seconds: training_set.audio_seconds(),
             rates_hz,
@@ -105,7 +118,7 @@ impl CorpusFacts {
             exact_tokens: training_set.counts_all(),
             left_out: *training_set.left_out(),
             decoded_bytes: decoded_bytes(training_set.audio_seconds(), rate_hz, training_set.rows().len()),
-            ..CorpusFacts::new(name, training_set.rows().to_vec())
+            ..facts
         }
     }
 
@@ -113,6 +126,17 @@ impl CorpusFacts {
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
+
+    /// The rows of an epoch, shortest recording first. Only those of a mixture with weights are others than
+    /// [`CorpusFacts::rows`].
+    pub fn epoch_rows(&self) -> &[Row] {
+        &self.epoch_rows
+    }
+}
+
+fn shortest_first(mut rows: Vec<Row>) -> Arc<[Row]> {
+    rows.sort_by_key(|(_, extent)| extent.frames);
+    rows.into()
 }
 
 /// What the texts of a training set are made of. A model has at least one symbol.
@@ -169,6 +193,10 @@ pub struct CorpusPlan {
     pub num_utterances: usize,
     /// Their total duration.
     pub seconds: f64,
+    /// Utterances of an epoch: those of a mixture as often as their weights say.
+    pub epoch_utterances: usize,
+    /// Total duration of an epoch.
+    pub epoch_seconds: f64,
     /// Rows used for validation.
     pub num_validation: usize,
     /// Rows excluded by `--exclude-ids`.
@@ -233,7 +261,7 @@ impl<'a> BucketShapes<'a> {
 
     /// Number of rows that `settings` select; `None` without a corpus.
     pub(crate) fn num_rows(&self, settings: &Settings) -> Option<u64> {
-        self.corpus.map(|corpus| selected_rows(corpus, settings).len() as u64)
+        self.corpus.map(|corpus| selected_rows(corpus, &corpus.rows, settings).len() as u64)
     }
 
     /// The smallest length limits that still select a row.
@@ -284,7 +312,8 @@ impl<'a> BucketShapes<'a> {
         let corpus = self.corpus?;
         let mut solved = self.solved.borrow_mut();
         let plan = solved.entry(ShapeKey { max: Lengths::max(settings), batch }).or_insert_with(|| {
-            BucketPlan::solve(&selected_rows(corpus, settings), NUM_BUCKETS, u32::try_from(batch).unwrap_or(u32::MAX))
+            let rows = selected_rows(corpus, &corpus.epoch_rows, settings);
+            BucketPlan::solve(&rows, NUM_BUCKETS, u32::try_from(batch).unwrap_or(u32::MAX))
         });
         plan.clone()
     }
@@ -292,15 +321,19 @@ impl<'a> BucketShapes<'a> {
     /// The corpus part of a plan. Cost: linear in the rows if `with_padding`.
     pub(crate) fn plan(&self, settings: &Settings, batch: u64, with_padding: bool) -> Option<CorpusPlan> {
         let corpus = self.corpus?;
-        let rows = selected_rows(corpus, settings);
+        let rows = selected_rows(corpus, &corpus.rows, settings);
+        let epoch_rows = selected_rows(corpus, &corpus.epoch_rows, settings);
         let total = |rows: &[Row]| rows.iter().map(|(_, extent)| f64::from(extent.frames)).sum::<f64>();
-        let share = if rows.is_empty() { 0.0 } else { total(&rows) / total(&corpus.rows) };
+        let share_of = |rows: &[Row]| if rows.is_empty() { 0.0 } else { total(rows) / total(&corpus.rows) };
+        let share = share_of(&rows);
         let solved = if with_padding { self.solve(settings, batch) } else { None };
         let padding = solved.map_or_else(Padding::default, |plan| plan.padding(settings.count(Id::Seed)));
         Some(CorpusPlan {
             name: corpus.name.clone(),
             num_utterances: rows.len(),
             seconds: corpus.seconds * share,
+            epoch_utterances: epoch_rows.len(),
+            epoch_seconds: corpus.seconds * share_of(&epoch_rows),
             num_validation: corpus.num_validation,
             num_excluded: corpus.num_excluded,
             rejected: corpus.rejected.clone(),
@@ -314,7 +347,7 @@ impl<'a> BucketShapes<'a> {
     /// The refusal of a corpus with too few usable rows for one batch.
     pub(crate) fn too_few_rows(&self, settings: &Settings, wanted: &str) -> Refusal {
         let Some(corpus) = self.corpus else { return Refusal::new(Reason::Corpus, "❌ No corpus") };
-        let usable = selected_rows(corpus, settings).len();
+        let usable = selected_rows(corpus, &corpus.rows, settings).len();
         let Lengths { frames, tokens } = Lengths::max(settings);
         let why = skipped(corpus, settings, usable).reasons(&corpus.rejected, frames, tokens);
         let why = if why.is_empty() { String::new() } else { format!("\n   Skipped: {}", why.join("; ")) };
@@ -326,11 +359,11 @@ impl<'a> BucketShapes<'a> {
     }
 }
 
-/// The rows that `settings` select. Borrowed if no text is too long.
-fn selected_rows<'a>(corpus: &'a CorpusFacts, settings: &Settings) -> Cow<'a, [Row]> {
+/// Those of `rows` of the corpus, shortest recording first, that `settings` select. Borrowed if no text is too long.
+fn selected_rows<'a>(corpus: &CorpusFacts, rows: &'a [Row], settings: &Settings) -> Cow<'a, [Row]> {
     let Lengths { frames, tokens } = Lengths::max(settings);
-    let short = corpus.rows.partition_point(|(_, extent)| u64::from(extent.frames) <= frames);
-    let short = &corpus.rows[..short];
+    let short = rows.partition_point(|(_, extent)| u64::from(extent.frames) <= frames);
+    let short = &rows[..short];
     if u64::from(corpus.max_tokens) <= tokens {
         return Cow::Borrowed(short);
     }
@@ -360,6 +393,8 @@ fn skipped(corpus: &CorpusFacts, settings: &Settings, usable: usize) -> LeftOut 
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat_n;
+
     use super::*;
     use crate::fixture::{corpus, settings};
 
@@ -418,12 +453,42 @@ mod tests {
     }
 
     #[test]
+    fn shapes_and_epochs_of_a_mixture_are_those_of_the_repeated_rows() {
+        let plain = corpus(100);
+        // The 60 longest five times, as a mixture with weights 1 and 5 has them.
+        let times = |index: SampleIndex| if index.at() < 40 { 1 } else { 5 };
+        let repeated: Vec<Row> = plain.rows().iter().flat_map(|row| repeat_n(*row, times(row.0))).collect();
+        let mixture = plain.clone().with_epoch_rows(repeated.clone());
+        let (plain, mixture) = (BucketShapes::new(Some(&plain)), BucketShapes::new(Some(&mixture)));
+        let all = mixture.with_corpus_lengths(&settings(""));
+        let solved = BucketPlan::solve(&repeated, NUM_BUCKETS, 16).unwrap();
+        assert_eq!(mixture.buckets(&all, 16), solved.buckets());
+        assert_ne!(mixture.buckets(&all, 16), plain.buckets(&all, 16));
+
+        let (once, planned) = (plain.plan(&all, 16, true).unwrap(), mixture.plan(&all, 16, true).unwrap());
+        assert_eq!((planned.num_utterances, planned.epoch_utterances), (100, 340));
+        assert_eq!((once.epoch_utterances, once.epoch_seconds), (once.num_utterances, once.seconds));
+        assert_eq!(planned.padding, solved.padding(1234));
+        assert_eq!((once.padding.batches, planned.padding.batches), (100 / 16, 340 / 16));
+        assert_eq!((planned.seconds, planned.decoded_bytes), (once.seconds, once.decoded_bytes));
+        let frames = |rows: &[Row]| rows.iter().map(|(_, extent)| f64::from(extent.frames)).sum::<f64>();
+        let ratio = frames(&repeated) / frames(mixture.corpus.unwrap().rows());
+        assert!((planned.epoch_seconds / planned.seconds - ratio).abs() < 1e-9, "{planned:?}");
+
+        // Limits on lengths select from both alike: 80 to 129 frames, 40 of them once.
+        let limited = mixture.with_corpus_lengths(&settings("--max-mel-frames 129"));
+        let planned = mixture.plan(&limited, 16, true).unwrap();
+        assert_eq!((planned.num_utterances, planned.epoch_utterances, planned.left_out.too_long), (50, 90, 50));
+        assert_eq!(mixture.num_rows(&limited), Some(50));
+    }
+
+    #[test]
     fn rows_with_a_bound_are_clamped_and_rows_with_a_count_are_skipped() {
         let mut facts = corpus(1000);
         let limited = settings("--max-text-length 57 --max-mel-frames 1079");
-        assert_eq!(selected_rows(&facts, &limited).len(), 500);
+        assert_eq!(selected_rows(&facts, facts.rows(), &limited).len(), 500);
         facts.exact_tokens = false;
-        let clamped = selected_rows(&facts, &limited);
+        let clamped = selected_rows(&facts, facts.rows(), &limited);
         assert!(clamped.len() == 1000 && clamped.iter().all(|(_, extent)| extent.tokens <= 57));
     }
 }

@@ -130,6 +130,8 @@ fn corpus(corpus: &CorpusPlan) -> Value {
         "path": corpus.name,
         "utterances": corpus.num_utterances,
         "hours": corpus.seconds / 3600.0,
+        "epoch_utterances": corpus.epoch_utterances,
+        "epoch_hours": corpus.epoch_seconds / 3600.0,
         "validation": corpus.num_validation,
         "excluded": corpus.num_excluded,
         "rejected": corpus.rejected,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tandem_device::bytes::{show, show_apart, show_free};
 use tandem_events::Role;
-use tandem_feed::{Bucket, CacheSpec, LeftOut, show_usage};
+use tandem_feed::{Bucket, CacheSpec, LeftOut, show_hours, show_usage};
 
 use crate::cache::CachePlan;
 use crate::corpus::CorpusPlan;
@@ -167,11 +167,15 @@ fn buckets(buckets: &[Bucket]) -> String {
     )
 }
 
-/// The corpus, the skipped utterances and what they would cost, and the padding.
+/// The corpus, what a mixture makes of it, the skipped utterances and what they would cost, and the padding.
 fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)> {
     let CorpusPlan { left_out, padding, .. } = corpus;
     let usage = show_usage(corpus.num_utterances, corpus.seconds, corpus.num_validation, corpus.num_excluded);
     let mut lines = vec![("Corpus", format!("{usage}: {}", corpus.name))];
+    if corpus.epoch_utterances != corpus.num_utterances {
+        let (count, hours) = (corpus.epoch_utterances, show_hours(corpus.epoch_seconds));
+        lines.push(("Epoch", format!("{count} utterances, {hours}: repeated by the weights of the mixture")));
+    }
     let reasons = plan.skipped_utterances().join("; ");
     if !reasons.is_empty() {
         lines.push(("Skipped", format!("{reasons}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
@@ -316,6 +320,17 @@ mod tests {
             "Padding:     3.2 % of frames, 2.2 % of tokens, 26 batches per epoch\n",
             "Cache:       memory, up to ",
             "Threads:     8 decode threads (up to 32 if decoding is too slow), 4 pinned upload buffers of 2.3 MB\n",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
+        let repeated = facts.rows().iter().flat_map(|row| [*row, *row]).collect();
+        let mixture = facts.with_epoch_rows(repeated);
+        let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &Chains, Some(&mixture)).unwrap();
+        let text = show_plan(&plan, &gpus(1, 24));
+        for part in [
+            "Corpus:      421 utterances, 0.39 hours; 7 for validation, 3 excluded: corpus\n",
+            "Epoch:       842 utterances, 0.79 hours: repeated by the weights of the mixture\n",
+            " 52 batches per epoch\n",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }

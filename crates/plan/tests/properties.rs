@@ -1,6 +1,8 @@
 //! Properties for any settings on any machine: nothing panics, every suggestion works, every plan fits.
 #![expect(clippy::expect_used, reason = "the generators produce valid values only")]
 
+use std::iter::repeat_n;
+
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -134,18 +136,24 @@ fn hardware() -> impl Strategy<Value = Hardware> {
     )
 }
 
-/// None in half of the cases; otherwise a few recordings of any length, with exact token counts or upper bounds.
+/// None in half of the cases; otherwise a few recordings of any length, with exact token counts or upper bounds, some of them
+/// several times in an epoch.
 fn corpus() -> impl Strategy<Value = Option<CorpusFacts>> {
     let rows = vec((1..3000u32, 1..300u32), 0..60);
     let rates = select(vec![vec![], vec![16_000], vec![8_000, 48_000]]);
     option::weighted(
         0.5,
-        (rows, rates, any::<bool>(), any::<bool>()).prop_map(|(rows, rates_hz, exact_tokens, is_remote)| {
-            let row = |(i, (frames, tokens)): (usize, (u32, u32))| (SampleIndex(i as u32), Extent { frames, tokens });
-            let mut facts = CorpusFacts::new("any", rows.into_iter().enumerate().map(row).collect());
-            (facts.rates_hz, facts.exact_tokens, facts.is_remote) = (rates_hz, exact_tokens, is_remote);
-            facts
-        }),
+        (rows, rates, any::<bool>(), any::<bool>(), 1..4_usize).prop_map(
+            |(rows, rates_hz, exact_tokens, is_remote, most)| {
+                let row =
+                    |(i, (frames, tokens)): (usize, (u32, u32))| (SampleIndex(i as u32), Extent { frames, tokens });
+                let mut facts = CorpusFacts::new("any", rows.into_iter().enumerate().map(row).collect());
+                (facts.rates_hz, facts.exact_tokens, facts.is_remote) = (rates_hz, exact_tokens, is_remote);
+                let times = |index: SampleIndex| 1 + index.at() % most;
+                let repeated = facts.rows().iter().flat_map(|row| repeat_n(*row, times(row.0))).collect();
+                facts.with_epoch_rows(repeated)
+            },
+        ),
     )
 }
 
@@ -159,7 +167,8 @@ fn check_shapes(plan: &Plan, corpus: Option<&CorpusFacts>) {
     let (Some(corpus), Some(planned)) = (corpus, &plan.corpus) else { return };
     assert!(planned.num_utterances as u64 >= plan.batch_size);
     assert_eq!(planned.num_utterances + planned.left_out.total(), corpus.rows().len());
-    assert_eq!(planned.padding.batches, planned.num_utterances as u64 / batch);
+    assert!((planned.num_utterances..=corpus.epoch_rows().len()).contains(&planned.epoch_utterances));
+    assert_eq!(planned.padding.batches, planned.epoch_utterances as u64 / batch);
 }
 
 fn check_role(role: &RolePlan) {

@@ -75,6 +75,18 @@ fn another_run_is_refused_with_what_differs_and_what_to_type() {
 }
 
 #[test]
+fn a_folder_without_a_newer_fact_still_resumes() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), OpenMode::Resume).unwrap());
+    let newer = identity().with_newer("recording_lengths", "a");
+    drop(RunFolder::open(dir.path(), &newer, OpenMode::Resume).unwrap());
+    drop(RunFolder::open(dir.path(), &newer, OpenMode::Reset).unwrap());
+    let other = identity().with_newer("recording_lengths", "b");
+    let error = RunFolder::open(dir.path(), &other, OpenMode::Resume).unwrap_err().to_string();
+    assert!(error.contains("another run: recording_lengths: expected b, found a. Give"), "{error}");
+}
+
+#[test]
 fn an_unreadable_run_json_is_refused_and_kept() {
     let check = |text: &str, part: &str| {
         let dir = tempfile::tempdir().unwrap();

@@ -106,6 +106,7 @@ fn every_format_trains_to_the_bits_of_the_folder() {
         ("cosyvoice/data.list", "parquet"),
         ("arrow", "arrow"),
         ("f5tts/raw.arrow", "arrow"),
+        ("f5tts_characters/raw.arrow", "arrow"),
         ("nemo_tarred", "nemo-tarred"),
         ("nemo_sharded", "nemo-tarred"),
     ];
@@ -371,8 +372,9 @@ pub(crate) fn columns() {
     };
     assert_eq!(voices(&[]), 1);
     assert!(voices(&["--columns", "speaker=id"]) > 5);
-    let ran = TandemCommand::new("plan --sim 1x24GiB --columns text=nothing --train-data").arg(out.path("shards")).run();
-    assert_eq!(ran.code, 1, "{ran:?}");
+    let ran =
+        TandemCommand::new("plan --sim 1x24GiB --columns text=nothing --train-data").arg(out.path("shards")).run();
+    assert_eq!(ran.code, 2, "{ran:?}");
     contains(&ran.err, &["`nothing`", "`text`", "--columns text=NAME"]);
     let ran = TandemCommand::new("plan --sim 1x24GiB --columns text=x --train-data").arg(source.path("")).run();
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -402,4 +404,113 @@ pub(crate) fn read_ahead_mb() {
     // Once batches are loaded, the server answers when four requests wait for it: one thread alone never has as many.
     let gather = ServerFaults { gather: 4, gather_from: requests - 7, ..ServerFaults::default() };
     assert!(in_flight(gather, &["--read-ahead-mb", "16"]).0 >= 4);
+}
+
+/// Two sources of six utterances each, one of short recordings and one of long ones, and a mixture of them.
+fn mixture(weight: u32) -> TempFolder {
+    let source = source();
+    let metadata = fs::read_to_string(source.path("metadata.csv")).unwrap();
+    let recording = |row: &str| fs::read(source.path(&format!("wavs/{}.wav", row.split('|').next().unwrap()))).unwrap();
+    let mut rows: Vec<(&str, Vec<u8>)> = metadata.lines().map(|row| (row, recording(row))).collect();
+    rows.sort_by_key(|(_, recording)| recording.len());
+    let folder = TempFolder::new();
+    for (name, rows) in [("short", &rows[..6]), ("long", &rows[6..])] {
+        let list: String = rows.iter().map(|(row, _)| format!("{row}\n")).collect();
+        folder.file(&format!("{name}/metadata.csv"), list);
+        for (row, recording) in rows {
+            folder.file(&format!("{name}/wavs/{}.wav", row.split('|').next().unwrap()), recording);
+        }
+    }
+    weigh(&folder, weight);
+    folder
+}
+
+/// Gives the long source of a mixture this weight.
+fn weigh(folder: &TempFolder, weight: u32) {
+    folder.file("corpus.yaml", format!("sources:\n  - path: short\n  - path: long\n    weight: {weight}\n"));
+}
+
+const SMALL_RUN: &str = "--mode cpu --model-size nano --batch-size 2 --num-workers 2";
+
+#[test]
+fn a_mixture_with_weights_trains_on_repeated_rows_and_resumes_only_with_the_same_weights() {
+    let folder = mixture(5);
+    let two = two_of(&folder.path("short"));
+    let command = |what: &str| {
+        let command = TandemCommand::new(&format!("{what} {SMALL_RUN}")).arg("--val-data").arg(two.path(""));
+        command.arg("--train-data").arg(folder.path("corpus.yaml"))
+    };
+    // Six once and six five times.
+    let plan = command("plan --json").run().json();
+    let count = |key: &str| plan["corpus"][key].as_u64().unwrap();
+    assert_eq!((count("utterances"), count("epoch_utterances"), count("batches")), (12, 36, 18), "{plan}");
+    let hours = |key: &str| plan["corpus"][key].as_f64().unwrap();
+    assert!(hours("epoch_hours") > 3.0 * hours("hours"), "{plan}");
+
+    let run = TempFolder::new();
+    let train =
+        |name: &str, more: &[&str]| command("train").args(more).arg("--checkpoint-dir").arg(run.path(name)).run();
+    for name in ["first", "second"] {
+        let ran = train(name, &["--epochs", "1"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        contains(&ran.out, &["Training finished: 18 steps"]);
+    }
+    assert!(tensors(&run.path("first"), 18) == tensors(&run.path("second"), 18));
+
+    for weight in [4, 1] {
+        weigh(&folder, weight);
+        let refused = train("first", &["--epochs", "2"]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        contains(
+            &refused.err,
+            &["another run: mixture_weights: expected ", "--checkpoint-dir OTHER", "--reset-training"],
+        );
+    }
+    // Weights count compared with each other.
+    folder.file("corpus.yaml", "sources: [{path: short, weight: 0.2}, {path: long}]");
+    let ran = train("first", &["--epochs", "1"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+#[test]
+fn a_list_with_other_durations_is_another_run_and_a_folder_without_lengths_resumes() {
+    let source = source();
+    let list = |digits: f64| {
+        let mut rows = String::new();
+        for line in fs::read_to_string(source.path("metadata.csv")).unwrap().lines() {
+            let (id, text) = line.split_once('|').unwrap();
+            let path = source.path(&format!("wavs/{id}.wav"));
+            let seconds = (fs::metadata(&path).unwrap().len() - 44) as f64 / 2.0 / 22_050.0;
+            let seconds = (seconds * digits).floor() / digits;
+            rows += &json!({"audio_filepath": path, "text": text, "duration": seconds}).to_string();
+            rows += "\n";
+        }
+        rows
+    };
+    let run = TempFolder::new();
+    let train = |steps: &str| {
+        let command = TandemCommand::new(&format!("train {SMALL_RUN} --max-steps")).arg(steps).arg("--val-data");
+        let command = command.arg(source.path("")).arg("--checkpoint-dir").arg(run.path("run"));
+        command.arg("--train-data").arg(run.path("list.jsonl")).run()
+    };
+    run.file("list.jsonl", list(1e6));
+    let ran = train("1");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    run.file("list.jsonl", list(10.0));
+    let refused = train("2");
+    assert_eq!(refused.code, 2, "{refused:?}");
+    contains(
+        &refused.err,
+        &["another run: recording_lengths: expected ", "--checkpoint-dir OTHER", "--reset-training"],
+    );
+
+    // As an older version wrote it.
+    let path = run.path("run/run.json");
+    let mut stored: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    stored["facts"].as_object_mut().unwrap().remove("recording_lengths").unwrap();
+    fs::write(&path, stored.to_string()).unwrap();
+    run.file("list.jsonl", list(1e6));
+    let resumed = train("2");
+    assert_eq!(resumed.code, 0, "{resumed:?}");
+    contains(&resumed.out, &["Resuming from step 1"]);
 }

@@ -222,7 +222,7 @@ fn report(
             max_tokens: training_set.max_tokens(),
         },
         trained_on,
-        shapes: shapes(training_set.rows(), options),
+        shapes: shapes(&training_set.epoch_rows(), options),
     }
 }
 
@@ -241,7 +241,7 @@ fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec
     groups
 }
 
-/// The shapes for the rows that train; none without rows.
+/// The shapes for the rows of an epoch; none without rows.
 fn shapes(rows: &[(SampleIndex, Extent)], options: &CheckOptions) -> Option<ShapeReport> {
     let plan = BucketPlan::solve(rows, options.num_buckets, options.batch)?;
     let members = |shape: usize, row: usize| plan.parts().members(shape, row).len();

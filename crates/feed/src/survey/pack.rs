@@ -3,7 +3,8 @@
 //! Recordings are copied byte for byte. An utterance that is a part of a recording is decoded and stored as a wav of that part,
 //! so that a shard holds what is trained on and no more. A shard has its name only once it is whole.
 
-use std::collections::HashSet;
+mod member;
+
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use crate::FeedError;
 use crate::load::decode::{load_into, open};
 use crate::load::storage_fault::undecodable;
 use crate::survey::scan::measure;
+use member::{MemberNames, extension_of};
 
 /// What shards are written as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,7 +73,8 @@ pub fn pack(
     let has_eval = dataset.has_eval();
     for name in if has_eval { &["train", "validation"][..] } else { &["shard"] } {
         let is_wanted = |part: Subset| !has_eval || (part == Subset::Eval) == (*name == "validation");
-        let mut shards = ShardSequence { folder, name, options, number: 0, current: None, names: HashSet::new() };
+        let mut shards =
+            ShardSequence { folder, name, options, number: 0, current: None, names: MemberNames::default() };
         let wanted = |sample: &Sample<'_>| sample.part != Subset::Excluded && is_wanted(sample.part);
         for (_, sample) in dataset.samples().iter().filter(|(_, sample)| wanted(sample)) {
             match read_recording(&sample) {
@@ -94,7 +97,7 @@ pub fn pack(
 struct PackedRecording {
     bytes: Vec<u8>,
     /// `wav`, `flac`, …
-    extension: String,
+    extension: &'static str,
     duration_s: f64,
 }
 
@@ -105,7 +108,7 @@ fn read_recording(sample: &Sample<'_>) -> Result<PackedRecording, FeedError> {
         let mut bytes = Vec::new();
         wav::write(&clip, &mut bytes)
             .map_err(|source| FeedError::Undecodable { source, location: sample.audio.show() })?;
-        return Ok(PackedRecording { bytes, extension: "wav".to_owned(), duration_s: clip.seconds() });
+        return Ok(PackedRecording { bytes, extension: "wav", duration_s: clip.seconds() });
     }
     let mut bytes = Vec::new();
     let unreadable = |why: io::Error| undecodable(&sample.audio, AudioError::Io(why));
@@ -118,7 +121,7 @@ fn read_recording(sample: &Sample<'_>) -> Result<PackedRecording, FeedError> {
         Some(duration_s) => duration_s,
         None => measure(&sample.audio, &mut clip)?.duration_s(),
     };
-    let extension = sample.audio.extension().unwrap_or("wav").to_ascii_lowercase();
+    let extension = extension_of(&bytes, sample.audio.extension());
     Ok(PackedRecording { bytes, extension, duration_s })
 }
 
@@ -129,8 +132,7 @@ struct ShardSequence<'a> {
     options: &'a PackOptions,
     number: usize,
     current: Option<OpenShard>,
-    /// Hashes of member names that are taken.
-    names: HashSet<String>,
+    names: MemberNames,
 }
 
 struct OpenShard {
@@ -164,7 +166,7 @@ impl ShardSequence<'_> {
         recording: &PackedRecording,
         report: &mut PackReport,
     ) -> Result<(), FeedError> {
-        let member = self.member_name(sample.id);
+        let member = self.names.take(sample.id);
         if self.current.is_none() {
             self.current = Some(self.begin()?);
             self.number += 1;
@@ -242,23 +244,6 @@ impl ShardSequence<'_> {
         report.num_bytes += stored.map_err(|why| unwritable(&path, why))?;
         report.shards.push(path);
         Ok(())
-    }
-
-    /// A name for the members of an utterance: WebDataset ends it at the first dot, and no part may lead elsewhere.
-    fn member_name(&mut self, id: &str) -> String {
-        let parts = id.split('/').filter(|part| !matches!(*part, "" | "." | ".."));
-        let plain: Vec<String> = parts.map(|part| part.replace(['.', '\\', '\0'], "_")).collect();
-        let plain = match plain.join("/") {
-            plain if plain.is_empty() => "utterance".to_owned(),
-            plain => plain,
-        };
-        let mut name = plain.clone();
-        let mut number = 1;
-        while !self.names.insert(name.clone()) {
-            number += 1;
-            name = format!("{plain}_{number}");
-        }
-        name
     }
 }
 

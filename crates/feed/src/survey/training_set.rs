@@ -177,13 +177,14 @@ impl TrainingSet {
         self.audio_seconds
     }
 
-    /// The shapes for its rows; none without rows. See [`BucketPlan::solve`].
+    /// The shapes for the rows of an epoch; none without rows. See [`BucketPlan::solve`].
     pub fn bucket_plan(&self, num_buckets: usize, batch: u32) -> Option<BucketPlan> {
         BucketPlan::solve(&self.epoch_rows(), num_buckets, batch)
     }
 
-    /// The rows of an epoch: those of a mixture as often as their weights say.
-    fn epoch_rows(&self) -> Cow<'_, [(SampleIndex, Extent)]> {
+    /// The rows of an epoch: those of a mixture as often as their weights say. Shapes, batches and padding are theirs. Cost: a
+    /// copy where rows are repeated.
+    pub fn epoch_rows(&self) -> Cow<'_, [(SampleIndex, Extent)]> {
         match self.dataset.has_repeats() {
             false => Cow::Borrowed(&self.rows),
             true => {

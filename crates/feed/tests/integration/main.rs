@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 mod kernels_compile;
+mod pack;
 mod parts_of_recordings;
 mod persian;
 mod serving;

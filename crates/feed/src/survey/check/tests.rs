@@ -133,3 +133,34 @@ fn lengths_are_saved_for_the_run() {
     let total: f64 = dataset.samples().iter().filter_map(|(_, sample)| sample.duration_s).sum();
     assert!((total - checked.report.seconds.total()).abs() < 1e-9);
 }
+
+#[test]
+fn shapes_of_a_mixture_are_those_of_the_repeated_rows() {
+    let folder = FeedFolder::new("check-mixture");
+    for (source, seconds) in [("short", 1.0), ("long", 3.0)] {
+        folder.write(&format!("{source}/metadata.csv"), (0..12).map(|i| format!("{i}|hello\n")).collect::<String>());
+        let clip = |i: i32| sine(22_050, seconds + f64::from(i) / 10.0);
+        (0..12).for_each(|i| folder.wav(&format!("{source}/wavs/{i}.wav"), &clip(i)));
+    }
+    let shapes = |weight: u32| {
+        let sources = format!("sources: [{{path: short}}, {{path: long, weight: {weight}}}]\n");
+        folder.write("corpus.yaml", sources);
+        let options = CheckOptions { batch: 4, ..CheckOptions::default() };
+        let checked = check(open(&folder, "corpus.yaml"), &options, |_| ()).unwrap();
+        // What a run has.
+        let rows = checked.dataset.split(options.seed).train;
+        let survey = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
+        let training_set = TrainingSet::survey(Arc::clone(&checked.dataset), &rows, &survey).unwrap();
+        let plan = training_set.bucket_plan(NUM_BUCKETS, 4).unwrap();
+        let shapes = checked.report.shapes.unwrap();
+        let buckets: Vec<Bucket> = shapes.buckets.iter().map(|used| used.bucket.clone()).collect();
+        assert_eq!((&buckets[..], shapes.padding), (plan.buckets(), plan.padding(options.seed)));
+        assert_eq!(shapes.others[1], OtherPadding { num_buckets: 2, padding: shapes.padding });
+        let repeats = rows.iter().map(|row| training_set.dataset().repeats(*row) as usize).sum::<usize>();
+        assert_eq!(shapes.buckets.iter().map(|used| used.num_utterances).sum::<usize>(), repeats);
+        assert_eq!(checked.report.training.num_utterances, rows.len());
+        (repeats > rows.len(), buckets)
+    };
+    let ((once, plain), (repeated, weighted)) = (shapes(1), shapes(5));
+    assert!(!once && repeated && plain != weighted);
+}
