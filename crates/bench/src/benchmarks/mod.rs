@@ -10,6 +10,7 @@ pub mod modes;
 pub mod pipeline;
 pub mod ranks;
 mod serve;
+pub mod shards;
 pub mod spread;
 pub mod start;
 pub mod step;

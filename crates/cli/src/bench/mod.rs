@@ -12,6 +12,7 @@ mod peers;
 mod pipeline;
 mod ranks;
 mod setup;
+mod shards;
 mod start;
 mod step;
 pub(crate) mod table;
@@ -24,9 +25,11 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::BenchError;
+use tandem_bench::benchmarks::shards::ClipRate;
 use tandem_events::RunEvent;
 use tandem_launch::inventory::{Resolved, host_facts};
 use tandem_plan::plan_json;
+use tandem_plan::setting::Id;
 
 use self::comparison::OwnFigure;
 use self::memory::SmallestLimits;
@@ -36,6 +39,7 @@ use crate::args::{self, PlanArgs};
 use crate::auto::{self, AutoScope};
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
+use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
 
 /// A benchmark in the list of `tandem bench`.
@@ -50,7 +54,7 @@ const fn entry(benchmark: Benchmark, name: &'static str, about: &'static str) ->
 }
 
 /// All benchmarks, in the order they are listed.
-const BENCHMARKS: [BenchEntry; 10] = [
+const BENCHMARKS: [BenchEntry; 11] = [
     entry(
         Benchmark::Pipeline,
         "pipeline",
@@ -63,6 +67,7 @@ const BENCHMARKS: [BenchEntry; 10] = [
     entry(Benchmark::Modes, "modes", "every mode of this machine on one corpus, and the one --mode auto chooses"),
     entry(Benchmark::Ranks, "ranks", "sum of the gradients of several ranks; scaling of more GPUs, predicted"),
     entry(Benchmark::Start, "start", "time to the first batch of a manifest with a million recordings"),
+    entry(Benchmark::Shards, "shards", "a million utterances in tar shards: index, open, resume, clips per second"),
     entry(Benchmark::Memory, "memory", "peak memory at the smallest accepted limits, and allocations after warm-up"),
     entry(Benchmark::Verdicts, "verdicts", "whether `tandem profile` names the stage that was slowed down (for tests)"),
 ];
@@ -78,6 +83,7 @@ enum Benchmark {
     Modes,
     Ranks,
     Start,
+    Shards,
     Memory,
     Verdicts,
 }
@@ -114,6 +120,12 @@ struct BenchOutput {
     rows: Vec<Value>,
     /// Figures to compare with those of peers.
     ours: Vec<OwnFigure>,
+    /// Clips per second, to compare with those of peers.
+    clips: Vec<ClipRate>,
+    /// Words in the commands of peers, and what they stand for.
+    peer_words: Vec<(&'static str, String)>,
+    /// A folder that peers read.
+    kept: Option<Scratch>,
     /// Promises that were not met.
     broken: Vec<String>,
 }
@@ -151,6 +163,7 @@ pub(crate) fn parse(
     plan: impl Fn(&ArgMatches) -> Result<PlanArgs, Exit>,
 ) -> Result<BenchArgs, Exit> {
     let Some(typed) = matches.get_one::<String>("name") else {
+        check_name_is_first(matches)?;
         return Err(if matches.get_flag("json") { Exit::Usage(list()) } else { Exit::Text(list()) });
     };
     let Some(entry) = BENCHMARKS.iter().find(|entry| entry.name == typed) else {
@@ -170,6 +183,21 @@ pub(crate) fn parse(
         breakdown: matches.get_flag("breakdown"),
         peers: all("peer"),
     })
+}
+
+/// Refuses the name of a benchmark behind `--train-data`, which takes it for a name of data.
+fn check_name_is_first(matches: &ArgMatches) -> Result<(), Exit> {
+    for flag in [Id::TrainData, Id::ValData].map(|id| id.setting().flag) {
+        let last = matches.get_many::<String>(flag).and_then(Iterator::last);
+        if let Some(entry) = last.and_then(|last| BENCHMARKS.iter().find(|entry| entry.name == last)) {
+            let name = entry.name;
+            return Err(Exit::Usage(format!(
+                "❌ --{flag} takes all names that follow it, and `{name}` is one of them\n   \
+                 Give the benchmark first: tandem bench {name} --{flag} …"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn list() -> String {
@@ -242,6 +270,7 @@ fn measure(
         (Benchmark::Ranks, _) => ranks::measure(args, setup, screen)?,
         (Benchmark::Verdicts, _) => verdicts::measure(args, screen)?,
         (Benchmark::Start, _) => start::measure(args, setup, screen)?,
+        (Benchmark::Shards, _) => shards::measure(args, setup, screen)?,
         (Benchmark::Memory, Some(limits)) => memory::measure(args, setup, limits, screen)?,
         (Benchmark::Memory, None) => unreachable!("`memory::prepare` returns the limits"),
     };
@@ -250,8 +279,10 @@ fn measure(
     }
     output.broken.iter().for_each(|line| screen.error(line));
     let peers = args.peers.iter().map(|command| {
+        let words = output.peer_words.iter();
+        let command = words.fold(command.clone(), |command, (word, meaning)| command.replace(word, meaning));
         screen.progress(&format!("Peer: {command}"))?;
-        let peer = Peer::run(command);
+        let peer = Peer::run(&command);
         if !args.plan.json {
             screen.print(&peer.show())?;
         }
@@ -259,7 +290,9 @@ fn measure(
         Ok(peer)
     });
     let peers = peers.collect::<Result<Vec<_>, Exit>>()?;
-    if let Some((text, rows)) = comparison::compare(&output.ours, &peers) {
+    drop(output.kept.take());
+    let compared = comparison::compare(&output.ours, &peers).or_else(|| shards::compare(&output.clips, &peers));
+    if let Some((text, rows)) = compared {
         output.rows.extend(rows);
         if !args.plan.json {
             screen.print(&text)?;

@@ -9,8 +9,8 @@ use crate::command::{Ran, TandemCommand, contains, tandem};
 use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
-const NAMES: [&str; 10] =
-    ["pipeline", "handoff", "mel", "step", "training", "modes", "ranks", "start", "memory", "verdicts"];
+const NAMES: [&str; 11] =
+    ["pipeline", "handoff", "mel", "step", "training", "modes", "ranks", "start", "shards", "memory", "verdicts"];
 /// Flags that make a table of clips fast.
 const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
 
@@ -199,6 +199,46 @@ fn start_reports_its_parts_and_the_scan_separately() {
     let sum: f64 = parts.iter().map(|part| part["seconds"].as_f64().unwrap()).sum();
     assert!(parts.len() == 7 && (sum - first["total_seconds"].as_f64().unwrap()).abs() < 1e-9, "{first}");
     assert!(first["goal_met"].is_null(), "the goal is for a million rows");
+}
+
+#[test]
+fn shards_are_indexed_opened_resumed_and_counted() {
+    let line = "bench shards --rows 300 --batch-size 4 --buffer-size 4";
+    let rows = rows(TandemCommand::new(line).without_gpu(), "shards", false);
+    let tables: Vec<&Value> = rows.iter().map(|row| &row["table"]).collect();
+    assert_eq!(tables, ["index", "index", "index", "ready", "resume", "clips", "clips"]);
+    assert!(rows.iter().all(|row| row["goal_met"].is_null()), "the goals are for a million rows: {rows:?}");
+    let [headers, listed, clips, ready, resume, samples, log_mel] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!([&headers["durations"], &listed["durations"], &clips["durations"]], ["headers", "JSON", "headers"]);
+    assert_eq!([&headers["rows"], &listed["rows"], &clips["rows"], &ready["rows"]], [300, 30, 16, 300]);
+    [headers, listed, clips]
+        .iter()
+        .for_each(|row| has_numbers(row, &["bytes", "sequential_seconds", "index_seconds", "of_sequential"]));
+    has_numbers(ready, &["seconds", "string_bytes_per_row", "index_bytes"]);
+    let parts = resume["parts"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| part["seconds"].as_f64().unwrap()).sum();
+    assert!(parts.len() == 6 && (sum - resume["total_seconds"].as_f64().unwrap()).abs() < 1e-9, "{resume}");
+    assert_eq!(resume["epoch"], 3);
+    assert!(resume["batch"].as_u64().unwrap() > 0, "{resume}");
+    assert_eq!([&samples["fields"], &log_mel["fields"]], ["samples", "log-mel"]);
+    assert!([samples, log_mel].iter().all(|row| row["clips_per_s"].as_f64().unwrap() > 0.0), "{rows:?}");
+}
+
+#[test]
+fn peers_of_shards_read_the_same_files_which_are_removed_afterwards() {
+    let folder = TempFolder::new();
+    let ran = TandemCommand::new("bench shards --rows 100 --batch-size 4 --buffer-size 4 --json --bench-dir")
+        .arg(folder.path("disk"))
+        .arg("--peer")
+        .arg("set -- $(eval ls {shards}); echo \"$# shards of {batch}\"; echo \"tar, samples: 2 workers, 0.5 clips/s\"")
+        .without_gpu()
+        .run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document = ran.json();
+    assert_eq!(document["peers"][0]["lines"][0], "16 shards of 4", "{document}");
+    let compared = document["rows"].as_array().unwrap().iter().find(|row| row["table"] == "peer").unwrap();
+    assert_eq!((&compared["clips_per_s"], &compared["goal_met"]), (&0.5.into(), &true.into()));
+    assert_eq!(fs::read_dir(folder.path("disk")).unwrap().count(), 0, "the shards are removed");
 }
 
 #[test]
