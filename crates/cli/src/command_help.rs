@@ -127,7 +127,7 @@ static COMMANDS: &[CommandHelp] = &[
     ),
     help(
         "bench",
-        &["train-data", "sim"],
+        &["train-data"],
         ["tandem bench handoff", "tandem bench memory --share-gpu --enable-memory-isolation"],
     ),
     help("corpus", &[], ["tandem corpus check voice", "tandem corpus demo -o demo"]),
