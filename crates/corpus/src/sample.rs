@@ -253,11 +253,9 @@ impl Samples {
 
     /// Whether any recording is in an object store.
     pub(crate) fn is_remote(&self) -> bool {
-        let is_url = |row: &Row| row.shard == NO_SHARD && is_url(self.slice(row, 0, row.key_len.into()));
         let in_shards = self.shards.iter().any(|shard| shard.location().is_remote());
-        in_shards
-            || (self.rows.iter().any(|row| row.shard == NO_SHARD) && self.store.is_remote())
-            || self.rows.iter().any(is_url)
+        let in_store = self.store.is_remote() && self.rows.iter().any(|row| row.shard == NO_SHARD);
+        in_shards || in_store || self.has_urls()
     }
 
     /// Whether recordings are named by URLs.

@@ -103,6 +103,11 @@ impl Ending {
             _ => Ending::Other,
         }
     }
+
+    /// Whether a file of this ending holds recordings.
+    fn is_container(self) -> bool {
+        matches!(self, Ending::Tar | Ending::Parquet | Ending::Arrow)
+    }
 }
 
 impl SourceFinder<'_> {
@@ -158,7 +163,7 @@ impl SourceFinder<'_> {
     /// The objects that `names` stand for, if they are shards of one corpus: containers, and for tar archives the manifests
     /// that number them.
     fn one_corpus(&self, names: &[String], base: &Path) -> Result<Option<Vec<ObjectLocation>>, CorpusError> {
-        let is_container = |name: &str| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
+        let is_container = |name: &str| Ending::of(name).is_container();
         let has_tar = names.iter().any(|name| Ending::of(name) == Ending::Tar);
         if !names.iter().all(|name| is_container(name) || (has_tar && has_json_ending(name))) {
             return Ok(None);
@@ -230,8 +235,7 @@ impl SourceFinder<'_> {
             false => folder.join(line).to_string_lossy().into_owned(),
         };
         let names: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(placed).collect();
-        let is_container = |name: &String| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
-        match names.is_empty() || !names.iter().all(is_container) {
+        match names.is_empty() || !names.iter().all(|name| Ending::of(name).is_container()) {
             true => {
                 let reason = "expected a list of shards (.tar, .parquet or .arrow), one per line".to_owned();
                 Err(CorpusError::BadSource { name: path.display().to_string(), reason })
@@ -636,7 +640,7 @@ fn training_split(files: Vec<StampedObject>) -> (Vec<StampedObject>, Vec<String>
 /// Shards in a folder that is read as something else, in words.
 fn shards_beside(folder: &Path) -> Option<String> {
     let entries = std::fs::read_dir(folder).ok()?;
-    let is_shard = |name: &str| matches!(Ending::of(name), Ending::Tar | Ending::Parquet | Ending::Arrow);
+    let is_shard = |name: &str| Ending::of(name).is_container();
     let count = entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_shard)).count();
     (count > 0).then(|| format!("{count} .tar, .parquet or .arrow files; to read them, name them"))
 }

@@ -119,7 +119,7 @@ impl ObjectServer {
         self.shared.lock().num_bytes
     }
 
-    /// The largest number of requests that were in flight at the same time.
+    /// The largest number of requests that waited for their answers at the same time.
     pub fn max_in_flight(&self) -> u64 {
         self.shared.lock().max_in_flight
     }
@@ -217,13 +217,12 @@ fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
             state.num_requests
         };
         shared.changed.notify_all();
-        let result = wait_before_answer(stream, shared, number).and_then(|()| answer(stream, shared, &request, number));
-        {
-            let mut state = shared.lock();
-            state.num_in_flight -= 1;
-            state.num_closed_early +=
-                u64::from(matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted));
-        }
+        let waited = wait_before_answer(stream, shared, number);
+        // Before the answer: a client that asks one thing at a time may ask the next as soon as it has the last byte.
+        shared.lock().num_in_flight -= 1;
+        let result = waited.and_then(|()| answer(stream, shared, &request, number));
+        shared.lock().num_closed_early +=
+            u64::from(matches!(&result, Err(error) if error.kind() != io::ErrorKind::Interrupted));
         shared.changed.notify_all();
         result?;
     }

@@ -101,7 +101,7 @@ impl BenchContext {
     }
 
     /// An arena of whole granules that holds `bytes`, in whole blocks each, slots included.
-    fn arena(&self, role: Role, plan: &FeedPlan, bytes: u64) -> ArenaSpec {
+    pub(super) fn arena(&self, role: Role, plan: &FeedPlan, bytes: u64) -> ArenaSpec {
         let is_peer = self.route.needs_peer_access() && self.cards[0] != self.cards[1];
         let slots_bytes = if is_peer { plan.slots_bytes(role) } else { 0 };
         let peer_bytes = round_up(slots_bytes, POOL_GRANULE);
@@ -109,7 +109,7 @@ impl BenchContext {
         ArenaSpec { peer_bytes, ..ArenaSpec::new(role, arena_bytes) }
     }
 
-    fn plan(&self, training_set: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
+    pub(super) fn plan(&self, training_set: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
         FeedPlan {
             schema: MEL_ONLY,
             buckets: buckets.buckets().to_vec(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use tandem_feed::{CheckOptions, check, report_json, show_report};
 
 use crate::args::{json, path, quiet, switch};
@@ -28,13 +28,10 @@ pub(crate) struct CheckArgs {
 }
 
 pub(super) fn command() -> Command {
-    let value = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
-    };
     Command::new("check")
         .about("Report every problem of a dataset with file and line, and its statistics; exit code 1 if there is any")
         .arg(super::sources())
-        .arg(value("columns", "C", "Columns of Parquet and Arrow files: audio=mp3,text=sentence,speaker=client_id"))
+        .arg(super::columns())
         .arg(json())
         .arg(quiet())
         .arg(
@@ -43,17 +40,24 @@ pub(super) fn command() -> Command {
                 .conflicts_with("quiet"),
         )
         .arg(
-            value("batch-size", "N", "Utterances per batch, for the padding estimate [default: 16]")
+            super::value("batch-size", "N", "Utterances per batch, for the padding estimate [default: 16]")
                 .value_parser(super::count),
         )
         .arg(
-            value("max-seconds", "S", "Report longer recordings as a problem [default: 30]")
+            super::value("max-seconds", "S", "Report longer recordings as a problem [default: 30]")
                 .value_parser(super::positive),
         )
-        .arg(value("lang", "L", "Language of rows that do not name one [default: en]"))
-        .arg(value("speaker-id-pattern", "P", "Where to find the speaker in an id: {speaker}_* finds p248 in p248_065"))
+        .arg(super::value("lang", "L", "Language of rows that do not name one [default: en]"))
+        .arg(super::value(
+            "speaker-id-pattern",
+            "P",
+            "Where to find the speaker in an id: {speaker}_* finds p248 in p248_065",
+        ))
         .arg(path("exclude-ids", "Text file of utterance ids to leave out, one per line"))
-        .arg(value("num-workers", "N", "Decode threads [default: one per core, at most 8]").value_parser(super::count))
+        .arg(
+            super::value("num-workers", "N", "Decode threads [default: one per core, at most 8]")
+                .value_parser(super::count),
+        )
 }
 
 pub(super) fn parse(matches: &ArgMatches) -> Option<CheckArgs> {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command, value_parser};
 use tandem_audio::{AudioError, Clip, wav};
 use tandem_corpus::{CorpusError, demo};
 
@@ -25,26 +25,15 @@ pub(crate) struct DemoArgs {
 }
 
 pub(super) fn command() -> Command {
-    let value = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
-    };
     Command::new("demo")
         .about("Write a small corpus of synthetic speech in several voices, in LJSpeech layout")
+        .arg(super::output())
+        .arg(super::value("minutes", "M", "Minutes of speech, at least [default: 5]").value_parser(super::positive))
         .arg(
-            Arg::new("output")
-                .short('o')
-                .long("output")
-                .value_name("DIR")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("A new or empty folder"),
-        )
-        .arg(value("minutes", "M", "Minutes of speech, at least [default: 5]").value_parser(super::positive))
-        .arg(
-            value("seed", "N", "Random seed; another seed gives another corpus [default: 1234]")
+            super::value("seed", "N", "Random seed; another seed gives another corpus [default: 1234]")
                 .value_parser(value_parser!(u64)),
         )
-        .arg(value("voices", "N", "Number of speakers, 1 to 999 [default: 6]").value_parser(voices))
+        .arg(super::value("voices", "N", "Number of speakers, 1 to 999 [default: 6]").value_parser(voices))
         .arg(quiet())
 }
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use serde_json::json;
 
 use crate::args::{json as json_flag, quiet};
@@ -22,13 +22,7 @@ pub(super) fn command() -> Command {
     Command::new("index")
         .about("Scan the shards of a dataset and store where each recording is; runs do it too, when they must")
         .arg(super::sources())
-        .arg(
-            Arg::new("columns")
-                .long("columns")
-                .value_name("C")
-                .allow_hyphen_values(true)
-                .help("Columns of Parquet and Arrow files: audio=mp3,text=sentence,speaker=client_id"),
-        )
+        .arg(super::columns())
         .arg(json_flag())
         .arg(quiet())
 }

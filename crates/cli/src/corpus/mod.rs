@@ -9,7 +9,7 @@ mod pack;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_corpus::{CorpusError, OpenOptions, SpeakerPattern};
 use tandem_feed::{FeedError, OpenedCorpus};
 use tandem_plan::parse_columns;
@@ -89,6 +89,22 @@ fn sources() -> Arg {
         .required(true)
         .num_args(1..)
         .help("Folder, list, corpus.yaml, or shards: 'data/*.parquet', 's3://bucket/shard-{000..127}.tar'")
+}
+
+/// A flag with a value.
+fn value(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
+}
+
+/// The flag for the columns of tables.
+fn columns() -> Arg {
+    value("columns", "C", "Columns of Parquet and Arrow files: audio=mp3,text=sentence,speaker=client_id")
+}
+
+/// The flag for the folder that is written.
+fn output() -> Arg {
+    let folder = Arg::new("output").short('o').long("output").value_name("DIR").required(true);
+    folder.value_parser(value_parser!(PathBuf)).help("A new or empty folder")
 }
 
 fn names(matches: &ArgMatches) -> Vec<String> {

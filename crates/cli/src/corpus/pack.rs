@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command};
 use tandem_feed::{PackFormat, PackOptions, pack};
 
 use crate::args::{path, quiet};
@@ -25,28 +25,17 @@ pub(crate) struct PackArgs {
 }
 
 pub(super) fn command() -> Command {
-    let value = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
-    };
     Command::new("pack")
         .about("Write a dataset as shards, for a bucket or a network disk; recordings are copied byte for byte")
         .arg(super::sources())
+        .arg(super::output())
         .arg(
-            Arg::new("output")
-                .short('o')
-                .long("output")
-                .value_name("DIR")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("A new or empty folder"),
-        )
-        .arg(
-            value("format", "F", "tar (WebDataset) or parquet (Hugging Face) [default: tar]")
+            super::value("format", "F", "tar (WebDataset) or parquet (Hugging Face) [default: tar]")
                 .value_parser(PossibleValuesParser::new(["tar", "parquet"]))
                 .hide_possible_values(true),
         )
-        .arg(value("shard-mb", "N", "A shard ends once it has N MB [default: 256]").value_parser(super::count))
-        .arg(value("columns", "C", "Columns of Parquet and Arrow files: audio=mp3,text=sentence,speaker=client_id"))
+        .arg(super::value("shard-mb", "N", "A shard ends once it has N MB [default: 256]").value_parser(super::count))
+        .arg(super::columns())
         .arg(path("exclude-ids", "Text file of utterance ids to leave out, one per line"))
         .arg(quiet())
 }
