@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex, SpeakerPattern};
+use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex, SpeakerPattern, user_cache};
 use tandem_feed::{
     FeedError, OpenedCorpus, TrainingSet, TrainingSetOptions, language_hints, open_corpus, scan_lengths,
 };
@@ -21,7 +21,6 @@ use tandem_plan::{CorpusFacts, Settings, parse_columns, training_set_options};
 use tandem_storage::Storage;
 
 use crate::args::PlanArgs;
-use crate::corpus::check::lengths_folder;
 use crate::corpus::{counted, shown_names, silence_decoder_panics};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
@@ -144,7 +143,7 @@ fn read(args: &PlanArgs, screen: &Screen, id: Id, storage: &Storage) -> Result<D
         exclude_ids: settings.text(Id::ExcludeIds).map(PathBuf::from),
         columns: columns.map_err(|error| usage(format!("--columns: {error}")))?.unwrap_or_default(),
         storage: storage.clone(),
-        index_folder: index_folder()
+        index_folder: user_cache::shards()
             .or_else(|| run_folder(settings).is_dir().then(|| run_folder(settings).join("shards"))),
     };
     let flag = id.setting().flag;
@@ -206,7 +205,7 @@ fn length_folder(settings: &Settings) -> LengthFolder {
     let run = run_folder(settings);
     match run.is_dir() {
         true => LengthFolder { path: run, is_writable: true },
-        false => LengthFolder { path: lengths_folder().unwrap_or_default(), is_writable: false },
+        false => LengthFolder { path: user_cache::lengths().unwrap_or_default(), is_writable: false },
     }
 }
 
@@ -242,11 +241,6 @@ pub(crate) fn describe_index(opened: &OpenedCorpus) -> String {
         _ => format!("; measured {num_measured} recordings{decoded}"),
     };
     format!("{} from the index, {num_scanned} scanned{measured}", counted(*num_indexed, "shard"))
-}
-
-/// Where indexes of shards are stored: the user's cache, never the dataset. None for a user without a home.
-pub(crate) fn index_folder() -> Option<PathBuf> {
-    lengths_folder().map(|folder| folder.with_file_name("shards"))
 }
 
 fn not_opened(error: FeedError, id: Id, options: &OpenOptions) -> Exit {

@@ -60,6 +60,8 @@ mod parts;
 mod order;
 mod cursor;
 
+pub mod user_cache;
+
 // Speech for machines that have none.
 pub mod demo;
 
@@ -78,7 +80,7 @@ pub use locator::{
 };
 pub use opening::CorpusOpening;
 pub use order::{Batch, Order, Shard};
-pub use parts::{Extent, Parts};
+pub use parts::{Arrangement, Extent, Parts};
 pub use problem::{Problem, ProblemKind};
 pub use recording_reader::{PieceReader, RecordingReader};
 pub use sample::{Sample, SampleIndex, Samples, Subset};

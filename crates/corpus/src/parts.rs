@@ -6,6 +6,9 @@
 //! length, and all of them nearly the same sum, so that steps take equally long and no shape needs much more memory
 //! than another. Dealt always in the same direction, the last shape would have the longest row of every round.
 //!
+//! Tensors with one length for all rows are for other loops than ours: there a shape has neighbouring parts
+//! ([`Arrangement::ByLength`]), so that its rows are nearly equally long and shapes differ instead.
+//!
 //! Which sample is in which part is a pure function of the samples, their lengths, the number of shapes and the batch.
 
 use std::ops::Range;
@@ -33,12 +36,23 @@ impl Extent {
     }
 }
 
+/// Which parts are the rows of a shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Parts of every length: shapes have nearly the same sum.
+    #[default]
+    Interleaved,
+    /// Neighbouring parts: the rows of a shape have nearly the same length.
+    ByLength,
+}
+
 /// Samples of a part, at least. With one, a batch would be made of the same samples in every epoch.
 const LEAST_MEMBERS: usize = 2;
 
 /// Samples cut into parts. Holding one means that there is at least one batch of each shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
+    arrangement: Arrangement,
     num_shapes: usize,
     batch: usize,
     /// All of them, shortest first.
@@ -57,12 +71,22 @@ impl Parts {
         num_shapes: usize,
         batch: u32,
     ) -> Option<Parts> {
+        Parts::arrange(samples, num_shapes, batch, Arrangement::Interleaved)
+    }
+
+    /// [`cut`](Parts::cut) with the parts of a shape chosen by `arrangement`.
+    pub fn arrange(
+        samples: impl IntoIterator<Item = (SampleIndex, Extent)>,
+        num_shapes: usize,
+        batch: u32,
+        arrangement: Arrangement,
+    ) -> Option<Parts> {
         let mut sorted: Vec<(SampleIndex, Extent)> = samples.into_iter().collect();
         // Two that are equal are the same sample, so the order in which they were given does not matter.
         sorted.sort_unstable_by_key(|(index, extent)| (*extent, *index));
         let batch = (batch as usize).clamp(1, sorted.len().max(1));
         let num_shapes = num_shapes.clamp(1, (sorted.len() / (LEAST_MEMBERS * batch)).max(1));
-        let mut parts = Parts { num_shapes, batch, starts: vec![0], sorted };
+        let mut parts = Parts { arrangement, num_shapes, batch, starts: vec![0], sorted };
         if parts.sorted.is_empty() {
             return None;
         }
@@ -115,16 +139,34 @@ impl Parts {
         self.starts[part]..self.starts[part + 1]
     }
 
-    /// The part behind a row; the other way round it is the same, because two turns are none.
+    /// The part behind a row.
     fn part_of(&self, shape: usize, row: usize) -> usize {
-        row * self.num_shapes + if row.is_multiple_of(2) { shape } else { self.num_shapes - 1 - shape }
+        match self.arrangement {
+            Arrangement::Interleaved => row * self.num_shapes + self.turned(shape, row),
+            Arrangement::ByLength => shape * self.batch + row,
+        }
+    }
+
+    /// The shape and the row of a part.
+    fn row_of(&self, part: usize) -> (usize, usize) {
+        match self.arrangement {
+            Arrangement::Interleaved => {
+                let row = part / self.num_shapes;
+                (self.turned(part % self.num_shapes, row), row)
+            }
+            Arrangement::ByLength => (part / self.batch, part % self.batch),
+        }
+    }
+
+    /// To and fro: every other row is dealt backwards. Twice is not at all.
+    fn turned(&self, shape: usize, row: usize) -> usize {
+        if row.is_multiple_of(2) { shape } else { self.num_shapes - 1 - shape }
     }
 
     /// Samples beyond an equal number for all parts go to whole shapes first, a batch more each. What is still left
     /// over is spread over the rows of the next shape: fewer samples than a batch, of which as many sit an epoch out.
     fn planned_size(&self, part: usize) -> usize {
-        let row = part / self.num_shapes;
-        let shape = self.part_of(part % self.num_shapes, row) % self.num_shapes;
+        let (shape, row) = self.row_of(part);
         let over = self.sorted.len() % (self.num_shapes * self.batch);
         let (whole, left) = (over / self.batch, over % self.batch);
         let spread = (row + 1) * left / self.batch - row * left / self.batch;
@@ -159,8 +201,9 @@ mod tests {
         #[test]
         fn every_sample_is_in_one_part_and_parts_are_equal(
             frames in prop::collection::vec(1_u32..900, 1..400), num_shapes in 0_usize..9, batch in 0_u32..40,
+            arrangement in prop_oneof![Just(Arrangement::Interleaved), Just(Arrangement::ByLength)],
         ) {
-            let parts = Parts::cut(samples(&frames), num_shapes, batch).unwrap();
+            let parts = Parts::arrange(samples(&frames), num_shapes, batch, arrangement).unwrap();
             prop_assert!(parts.batch() <= frames.len() && parts.batch() <= batch.max(1) as usize);
             let mut seen: Vec<SampleIndex> = Vec::new();
             let mut sizes = Vec::new();
@@ -210,6 +253,18 @@ mod tests {
         check(1, 8, 16, (1, 1));
         check(5, 0, 0, (1, 1));
         assert_eq!(Parts::cut(Vec::new(), 2, 16), None);
+    }
+
+    #[test]
+    fn by_length_every_shape_is_longer_than_the_one_before() {
+        let frames: Vec<u32> = (0..1000).map(|i| 100 + (i * 7919) % 997).collect();
+        let parts = Parts::arrange(samples(&frames), 8, 16, Arrangement::ByLength).unwrap();
+        let shortest = |shape| parts.members(shape, 0)[0].1.frames;
+        for shape in 1..8 {
+            assert!(parts.longest(shape - 1, 15).frames <= shortest(shape), "{shape}");
+        }
+        // An eighth of the lengths, where interleaved shapes have all of them.
+        assert!(parts.longest(3, 15).frames - shortest(3) <= 997 / 8 + 16);
     }
 
     #[test]

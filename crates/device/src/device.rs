@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::card::Card;
-use crate::driver::{Driver, KernelId};
+use crate::driver::{Driver, KernelId, StreamId};
 use crate::error::DeviceError;
 use crate::kernel::{Kernel, Source};
 use crate::machine::Machine;
@@ -63,9 +63,13 @@ impl Device {
     pub fn stream(&self, high_priority: bool) -> Result<Stream, DeviceError> {
         let id = self.open.driver().create_stream(self.open.card, high_priority)?;
         self.open.machine.counts(self.open.card).streams.fetch_add(1, Ordering::Relaxed);
+        Ok(self.stream_of(id, false))
+    }
+
+    pub(crate) fn stream_of(&self, id: StreamId, is_foreign: bool) -> Stream {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let (serial, capturing) = (SERIAL.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-        Ok(Stream { open: self.open.clone(), id, serial, capturing })
+        Stream { open: self.open.clone(), id, serial, capturing, is_foreign }
     }
 
     /// Creates an event without timing.

@@ -54,6 +54,15 @@ pub(crate) struct Address {
     pub(crate) raw: u64,
 }
 
+/// What a thread has set in a driver that several libraries of a process share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadState {
+    /// The current context.
+    pub(crate) context: u64,
+    /// Which captures of other threads restrict its calls.
+    pub(crate) capture_mode: i32,
+}
+
 impl Address {
     pub(crate) fn plus(self, bytes: u64) -> Address {
         Address { raw: self.raw + bytes, ..self }
@@ -170,6 +179,18 @@ pub(crate) trait Driver: Send + Sync {
     fn pool_refuses_more(&self, reservation: &Reservation) -> Result<bool, DeviceError>;
     fn alloc_host(&self, card: usize, bytes: u64) -> Result<HostSpan, DeviceError>;
     fn free_host(&self, card: usize, span: HostSpan);
+
+    /// CUDA's number of the card, by which other libraries of this process know it; `None` for other kinds of devices.
+    fn ordinal(&self, _card: usize) -> Option<i32> {
+        None
+    }
+    /// What the calling thread had set before this: for [`restore_thread`](Driver::restore_thread). From here on, captures
+    /// that other threads started do not restrict its calls.
+    fn enter_foreign_thread(&self) -> ThreadState {
+        ThreadState::default()
+    }
+    /// Sets what [`enter_foreign_thread`](Driver::enter_foreign_thread) returned.
+    fn restore_thread(&self, _before: ThreadState) {}
 
     fn create_stream(&self, card: usize, high_priority: bool) -> Result<StreamId, DeviceError>;
     fn destroy_stream(&self, card: usize, stream: StreamId);

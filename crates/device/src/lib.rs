@@ -42,6 +42,7 @@ pub mod kernels;
 pub mod transfer;
 mod communicator;
 mod fault;
+mod foreign;
 mod injected_leak;
 
 // The three kinds of devices.
@@ -75,6 +76,7 @@ pub use cuda::KernelCache;
 pub use device::{Device, LoadedKernel};
 pub use error::DeviceError;
 pub use fault::{Fault, Faults, LeakRate, Pool, Slow};
+pub use foreign::ForeignThread;
 pub use gemm::{Gemm, Operand};
 pub use host_limits::{HostLimit, HostReading};
 pub use injected_leak::InjectedLeak;

@@ -23,6 +23,8 @@ pub struct Stream {
     pub(crate) serial: u64,
     /// Whether work is captured instead of run.
     pub(crate) capturing: AtomicBool,
+    /// Whether another library created it and destroys it.
+    pub(crate) is_foreign: bool,
 }
 
 /// A point in a stream that other streams and the host can wait for.
@@ -198,7 +200,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.open.driver().destroy_stream(self.open.card, self.id);
+        if !self.is_foreign {
+            self.open.driver().destroy_stream(self.open.card, self.id);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tandem_corpus::Cursor;
 use tandem_device::{Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 use tandem_random::split_mix;
 
-use crate::batch::schema::{MELS, REFERENCE_FRAMES, field_in};
+use crate::batch::schema::{REFERENCE_FRAMES, field_in};
 use crate::kernels::{GATHER_REFERENCE, GatherReferenceArgs};
 use crate::load::loaded::LoadedRow;
 use crate::upload::uploader::Uploaded;
@@ -32,6 +32,7 @@ impl Collator {
             ("text", layout.text),
             ("text_lengths", layout.text_lengths),
             ("mel_lengths", layout.mel_lengths),
+            ("waveform_lengths", layout.waveform_lengths),
             ("speaker", layout.speaker),
             ("language", layout.language),
         ];
@@ -51,7 +52,7 @@ impl Collator {
             picks: uploaded.part(picks),
             reference,
             reference_frames: REFERENCE_FRAMES as u32,
-            bands: MELS as u32,
+            bands: shape.slot.sizes.mels as u32,
             silence: self.silence,
         };
         let blocks = [REFERENCE_FRAMES as u32, shape.bucket.batch() as u32, 1];

@@ -30,6 +30,15 @@ pub struct BatchField<'a> {
     pub shape: &'a [u64],
 }
 
+impl<'a> BatchField<'a> {
+    /// A field of the batch in a slot.
+    pub(crate) fn of(slot: &'a LeasedSlot<Block, Arc<BatchInfo>, Event>, name: &str) -> Option<BatchField<'a>> {
+        let placed: &Placed = slot.payload().layout.fields.iter().find(|placed| placed.field.name == name)?;
+        let view = slot.memory().part(placed.offset, placed.bytes);
+        Some(BatchField { view, dtype: placed.field.dtype, shape: &placed.shape })
+    }
+}
+
 impl<'s> DeviceBatch<'s> {
     pub(crate) fn new(
         slot: LeasedSlot<Block, Arc<BatchInfo>, Event>,
@@ -61,9 +70,7 @@ impl<'s> DeviceBatch<'s> {
 
     /// A field by its name in the schema; none if the schema has no such field.
     pub fn field(&self, name: &str) -> Option<BatchField<'_>> {
-        let placed: &Placed = self.info().layout.fields.iter().find(|placed| placed.field.name == name)?;
-        let view = self.slot().memory().part(placed.offset, placed.bytes);
-        Some(BatchField { view, dtype: placed.field.dtype, shape: &placed.shape })
+        BatchField::of(self.slot(), name)
     }
 
     /// Frees the slot once the work queued on `reader` so far is done: for a reader other than the stream of the lease.

@@ -66,6 +66,7 @@ pub mod kernels;
 mod transfer;
 mod transfer_checks;
 mod lease;
+mod shared_lease;
 
 // The running feed: its threads, the waits between its streams, its thread count.
 mod feed;
@@ -78,7 +79,9 @@ mod fixture;
 pub use batch::exact::CopyRegion;
 pub use batch::feed_plan::{ByteSpan, FeedPlan, UploadLayout, plain_table_bytes};
 pub use batch::info::{BatchInfo, Utterance};
-pub use batch::schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
+pub use batch::schema::{
+    BatchSchema, Dim, FeatureSizes, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH,
+};
 pub use batch::shape::{Bucket, FRAME_STEP, RowShape};
 pub use error::FeedError;
 pub use featurize::on_host::{Features, Featurizer};
@@ -91,8 +94,10 @@ pub use load::decode::load_into;
 pub use load::read_ahead::ReadAheadStats;
 pub use load::recording_hashes::RecordingHashes;
 pub use load::recordings::{FromFiles, RecordingFetch, Recordings};
+pub use shared_lease::SharedBatch;
 pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_buckets};
 pub use survey::check::{CheckOptions, Checked, check};
+pub use survey::custom_text::{CustomText, TextEncoder, TextMap};
 pub use survey::languages::language_hints;
 pub use survey::left_out::{LeftOut, show_hours, show_usage};
 pub use survey::open::{OpenedCorpus, ShardProgress, open_corpus};
@@ -100,7 +105,7 @@ pub use survey::pack::{PackFormat, PackOptions, PackReport, pack};
 pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UsageReport, UtteranceGroup};
 pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
-pub use survey::tokenizer::{DEFAULT_LANG, TextSettings, Tokenizer};
+pub use survey::tokenizer::{DEFAULT_LANG, TextSettings, Tokenizer, read_lexicon};
 pub use survey::training_set::{
     COUNTED_ROWS, EXACT_ROWS, FRAME_LIMITS, INCLUDED_PERCENT, TOKEN_LIMITS, TrainingSet, TrainingSetOptions,
 };

@@ -11,5 +11,7 @@ pub const UPLOADED: &str = "features wait for their upload";
 pub const SENT: &str = "features wait for the batch before to be sent";
 /// With a hand-over: a batch is written to a slot only after the step has released it.
 pub const RELEASED: &str = "features wait for the step to release the slot";
+/// A slot is free only after every stream that read its batch.
+pub const READ: &str = "release waits for each reader of the batch";
 /// The step reads its batch only after it has arrived.
 pub const ARRIVED: &str = "step waits for its batch";

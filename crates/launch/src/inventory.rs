@@ -15,6 +15,7 @@ use tandem_device::{
 };
 use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
+use tandem_feed::SPEECH;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
@@ -357,7 +358,7 @@ struct RoleKernels {
 impl RoleKernels {
     fn of(arithmetic: Arithmetic) -> RoleKernels {
         let features = tandem_audio::kernels::kernels_for(arithmetic);
-        let data = [&features, tandem_feed::kernels::KERNELS, kernels::KERNELS].concat();
+        let data = [&features, &tandem_feed::kernels::kernels_for(&SPEECH)[..], kernels::KERNELS].concat();
         RoleKernels { data, model: kernels::KERNELS.to_vec() }
     }
 }

@@ -2,7 +2,7 @@
 
 use tandem_corpus::ColumnNames;
 
-use crate::nearest::nearest;
+use tandem_text::nearest;
 
 /// What a column can be, in the order of messages.
 pub(crate) const COLUMN_KEYS: [&str; 6] = ["audio", "text", "speaker", "id", "lang", "duration"];

@@ -7,10 +7,10 @@ use std::path::Path;
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 use tandem_files::open_regular;
 
-use crate::nearest::nearest;
 use crate::retired::Retired;
 use crate::setting::{Id, SECTIONS, SETTINGS, Setting};
 use crate::settings::{Origin, SettingError, Settings};
+use tandem_text::nearest;
 
 /// An unusable config file. All of these are usage errors: exit code 2.
 #[derive(Debug, thiserror::Error)]

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use tandem_corpus::SampleIndex;
 use tandem_feed::{
-    Bucket, BucketPlan, Extent, FRAME_LIMITS, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TOKEN_LIMITS, TextSettings,
-    TrainingSet, TrainingSetOptions, even_buckets, plain_table_bytes,
+    Bucket, BucketPlan, CustomText, Extent, FRAME_LIMITS, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TOKEN_LIMITS,
+    TextSettings, TrainingSet, TrainingSetOptions, even_buckets, plain_table_bytes, read_lexicon,
 };
-use tandem_files::read_bounded;
 use tandem_model::Vocabulary;
 use tandem_storage::redact;
-use tandem_text::{Harakat, Lexicon, Phonemizer};
+use tandem_text::{Harakat, Phonemizer};
 
 use crate::refusal::{Reason, Refusal};
 use crate::setting::Id;
@@ -164,23 +163,19 @@ pub fn training_set_options(settings: &Settings) -> Result<TrainingSetOptions, S
     })
 }
 
-/// The largest lexicon: a million words of a few phonemes take about 30 MB, a usual one 3 MB.
-const MAX_LEXICON_BYTES: u64 = 8 << 20;
-
 /// How `settings` turn texts into tokens. Reads the lexicon; fails if it cannot be read.
 pub fn text_settings(settings: &Settings) -> Result<TextSettings, SettingError> {
     let named = |name: &str| Phonemizer::ALL.into_iter().find(|phonemizer| phonemizer.name() == name);
     let lexicon = |path: String| {
         let refused = |why: String| SettingError::UnusableFile { flag: "lexicon", why, path: path.clone() };
-        let bytes = read_bounded(Path::new(&path), MAX_LEXICON_BYTES).map_err(|error| refused(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|error| refused(format!("not UTF-8 text ({error})")))?;
-        Lexicon::parse(&text).map(Arc::new).map_err(|error| refused(error.to_string()))
+        read_lexicon(Path::new(&path)).map(Arc::new).map_err(refused)
     };
     Ok(TextSettings {
         lang: settings.text(Id::Lang),
         phonemizer: named(settings.choice(Id::Phonemizer)),
         harakat: if settings.choice(Id::Harakat) == "keep" { Harakat::Keep } else { Harakat::Drop },
         lexicon: settings.text(Id::Lexicon).map(lexicon).transpose()?,
+        custom: CustomText::default(),
     })
 }
 

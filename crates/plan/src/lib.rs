@@ -32,7 +32,6 @@ mod columns;
 mod value;
 mod settings;
 pub mod config;
-mod nearest;
 
 // The hardware, and where the roles go.
 mod hardware;
@@ -86,7 +85,6 @@ pub use gpu_name::GpuName;
 pub use hardware::{CardFacts, Hardware, HostFacts, RunFolderFacts};
 pub use json::{plan_json, refusal_json};
 pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
-pub use nearest::nearest;
 pub use placement::{Mode, PLACEMENT, Placement, Precision, num_ranks};
 pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;
@@ -97,6 +95,7 @@ pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
 pub use source_names::shown_source;
 pub use startup::{StartupPhase, buffer_line, startup_lines};
+pub use tandem_text::nearest;
 pub use training::TrainingSettings;
 pub use transfer::{TransferPlan, TriedRoute};
 pub use value::{Limit, SettingValue, quoted};

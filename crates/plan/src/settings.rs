@@ -9,10 +9,10 @@ use tandem_storage::redact;
 use crate::columns::{corrected, parse_columns};
 use crate::gpu_list::GpuList;
 use crate::gpu_name::GpuName;
-use crate::nearest::nearest;
 use crate::setting::{A_PATH, Id, SETTINGS, Setting, SettingKind};
 use crate::source_names::{MAX_NAMES, shown_source, source_arg, sources_text, typed_sources, with_placeholders};
 use crate::value::{Limit, SettingValue, linux_path, quoted};
+use tandem_text::nearest;
 
 /// The settings the user gave, each with its origin. Flags override the config file, in whichever order they are read.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -35,6 +35,13 @@ pub enum TextError {
         phone: String,
     },
 
+    /// The program's own tokenizer refused the text.
+    #[error("the tokenizer failed: {message}")]
+    Custom {
+        /// What it said.
+        message: String,
+    },
+
     /// Nothing is left of the text once it is normalised.
     #[error("the text is empty: nothing in it can be said")]
     Empty,

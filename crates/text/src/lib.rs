@@ -35,6 +35,9 @@ mod lexicon;
 mod symbols;
 mod front_end;
 
+// Names that people type.
+mod nearest;
+
 mod error;
 
 pub use detect::{Detected, detect};
@@ -42,6 +45,7 @@ pub use error::{Outside, TextError};
 pub use front_end::{FrontEnd, PhonemeSource, Pronouncer, TextOptions, Tokens};
 pub use language::{Language, LanguageRules, Phonemizer, normalized_tag, primary_subtag};
 pub use lexicon::{BadLine, Lexicon, LexiconError, LineFault};
+pub use nearest::nearest;
 pub use normalize::{Harakat, normalize};
 pub use script::{Script, dominant_script};
 pub use symbols::{BLANK_SYMBOL, PAD_SYMBOL, SymbolTable, WORD_BOUNDARY};

@@ -1,5 +1,6 @@
 //! A feed set up for a benchmark: its own schema, its own arenas, the devices and threads of a plan.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
 use tandem_device::{ArenaSpec, DType, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_feed::{
-    Arithmetic, BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, MELS,
+    Arithmetic, BatchSchema, BucketPlan, CacheSpec, Dim, FeatureSizes, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec,
     NUM_BUCKETS, Recordings, TrainingSet,
 };
 use tandem_pipeline::CoreSet;
@@ -17,10 +18,11 @@ use super::BenchError;
 
 /// What the peers make of a recording, and no more: log-mel and its length.
 pub(crate) const MEL_ONLY: BatchSchema = BatchSchema {
-    fields: &[
-        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
+    sizes: FeatureSizes::DEFAULT,
+    fields: Cow::Borrowed(&[
+        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Mels] },
         FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
-    ],
+    ]),
 };
 
 /// Where a benchmark runs: the part of a plan that it uses.

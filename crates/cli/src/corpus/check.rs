@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{ArgMatches, Command};
+use tandem_corpus::user_cache;
 use tandem_feed::{CheckOptions, check, report_json, show_report};
 
 use crate::args::{json, path, quiet, switch};
@@ -90,7 +91,7 @@ pub(super) fn run(args: &CheckArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let checked = check(dataset, &args.options, |progress| ticker.show(progress.done, progress.total));
     drop(ticker);
     let mut checked = checked.context("cannot finish the check")?;
-    if let Some(Err(error)) = lengths_folder().map(|folder| checked.keep_lengths(&folder)) {
+    if let Some(Err(error)) = user_cache::lengths().map(|folder| checked.keep_lengths(&folder)) {
         screen.warn(&format!("cannot save the measured lengths: {error}"));
     }
     let report = checked.report;
@@ -118,11 +119,4 @@ fn source_options(args: &CheckArgs) -> super::SourceOptions<'_> {
         exclude_ids: args.exclude_ids.as_deref(),
         columns: args.columns.as_deref(),
     }
-}
-
-/// Where lengths are saved: the user's cache, never the dataset. None for a user without a home.
-pub(crate) fn lengths_folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("tandem").join("lengths"))
 }

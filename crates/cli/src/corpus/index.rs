@@ -7,9 +7,9 @@ use clap::{ArgMatches, Command};
 use serde_json::json;
 
 use crate::args::{json as json_flag, quiet};
-use crate::data::index_folder;
 use crate::exit::{Exit, FAILED};
 use crate::screen::{self, Screen};
+use tandem_corpus::user_cache;
 
 pub(crate) struct IndexArgs {
     names: Vec<String>,
@@ -71,7 +71,7 @@ pub(super) fn run(args: &IndexArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         )?;
     } else {
         screen.progress(&format!("   {}", crate::data::describe_index(&opened)))?;
-        if let Some(folder) = index_folder() {
+        if let Some(folder) = user_cache::shards() {
             screen.progress(&format!("   Index: {}", folder.display()))?;
         }
     }

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use tandem_corpus::{CorpusError, OpenOptions, SpeakerPattern};
+use tandem_corpus::{CorpusError, OpenOptions, SpeakerPattern, user_cache};
 use tandem_feed::{FeedError, OpenedCorpus};
 use tandem_plan::parse_columns;
 use tandem_storage::Storage;
 
-use crate::data::{index_folder, is_failure, open_shards};
+use crate::data::{is_failure, open_shards};
 use crate::exit::Exit;
 use crate::screen::Screen;
 
@@ -139,7 +139,7 @@ fn open(names: &[String], options: &SourceOptions<'_>, screen: &Screen) -> Resul
         exclude_ids: options.exclude_ids.map(Path::to_owned),
         columns: columns.map_err(|error| usage(format!("--columns: {error}")))?.unwrap_or_default(),
         storage: Storage::default(),
-        index_folder: index_folder(),
+        index_folder: user_cache::shards(),
     };
     let opened = open_shards(names, &options, screen).map_err(|error| match &error {
         // A file named on the command line that does not exist is wrong usage.

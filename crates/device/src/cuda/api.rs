@@ -263,6 +263,7 @@ table! {
             Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
         );
 
+        cuThreadExchangeStreamCaptureMode(*mut i32);
         cuStreamBeginCapture_v2(Handle, i32);
         cuStreamEndCapture(Handle, *mut Handle);
         cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);

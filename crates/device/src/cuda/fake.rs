@@ -32,6 +32,8 @@ thread_local! {
     static CURRENT: Cell<Handle> = const { Cell::new(0) };
     /// Access of other devices that new pools have from the start.
     static INHERITED: Cell<c_uint> = const { Cell::new(0) };
+    /// The capture mode of this thread; a new one has the global mode.
+    static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
     /// For how many more polls NCCL is busy.
     static BUSY_POLLS: Cell<u32> = const { Cell::new(0) };
     /// The asynchronous error of NCCL.
@@ -256,6 +258,9 @@ fakes! {
     )
         format!("{function} {x},{y},{z} {threads} {shared} {stream} {:x?}", [0, 1, 2, 3, 4].map(|i| launched(args, i))), 0;
 
+    cuThreadExchangeStreamCaptureMode(mode: *mut i32)
+        // SAFETY: the driver under test passes the address of a live local.
+        format!("{}", unsafe { *mode }), put(mode, CAPTURE_MODE.replace(unsafe { *mode }));
     cuStreamBeginCapture_v2(stream: Handle, mode: i32) format!("{stream} {mode}"), 0;
     cuStreamEndCapture(stream: Handle, out: *mut Handle) format!("{stream}"), put(out, 60);
     cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) format!("{graph} {flags}"), put(out, 61);

@@ -39,6 +39,36 @@ fn cards_are_numbered_in_bus_order_and_opened_by_their_cuda_handle() {
 }
 
 #[test]
+fn calls_on_a_thread_of_another_library_leave_its_context_and_its_capture_mode() {
+    let driver = opened(2);
+    let device_of_others = 777;
+    // SAFETY: the fake takes any handle.
+    unsafe { (driver.api.cuCtxSetCurrent)(device_of_others) };
+    calls();
+    let before = driver.enter_foreign_thread();
+    assert_eq!((before.context, before.capture_mode), (device_of_others as u64, 0));
+    driver.create_event(0, false).unwrap();
+    driver.restore_thread(before);
+    let expected = [
+        "cuThreadExchangeStreamCaptureMode 1",
+        "cuCtxSetCurrent 101",
+        "cuEventCreate 3",
+        "cuThreadExchangeStreamCaptureMode 0",
+        "cuCtxSetCurrent 777",
+    ];
+    assert_eq!(calls(), expected);
+    // The next call of ours does not take the context of others for its own.
+    driver.create_event(0, false).unwrap();
+    assert_eq!(calls()[0], "cuCtxSetCurrent 101");
+}
+
+#[test]
+fn other_libraries_know_cards_by_cudas_number() {
+    // Card 0 of nvidia-smi is CUDA's device 1.
+    assert_eq!([0, 1, 2].map(|card| driver().ordinal(card)), [Some(1), Some(0), None]);
+}
+
+#[test]
 fn what_restricts_the_cards_is_reported_with_cudas_order() {
     let mut driver = driver();
     assert_eq!(driver.visibility(), None);

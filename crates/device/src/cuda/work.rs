@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::api::{self, Access, Code, Handle};
 use super::contexts::ContextKind;
 use super::nvml::NvmlProcessMemory;
-use super::{CudaDriver, modules, shim};
+use super::{CURRENT, CudaDriver, modules, shim};
 use crate::card::{Card, CardReading, PeerAttributes, Visibility};
 use crate::driver::{
     Address, COMMUNICATOR_ID_BYTES, CopyPath, Driver, EventId, GraphId, HostSpan, Joined, KernelId, Membership,
-    MembershipId, PeerCall, RawArg, Reservation, StreamId,
+    MembershipId, PeerCall, RawArg, Reservation, StreamId, ThreadState,
 };
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
@@ -158,6 +158,28 @@ impl Driver for CudaDriver {
             // SAFETY: the span came from `alloc_host` and is freed once.
             unsafe { (self.api.cuMemFreeHost)(span.ptr.cast()) };
         }
+    }
+
+    fn ordinal(&self, card: usize) -> Option<i32> {
+        self.device(card).ok()
+    }
+
+    fn enter_foreign_thread(&self) -> ThreadState {
+        let (mut context, mut capture_mode) = (0, api::CAPTURE_THREAD_LOCAL);
+        // SAFETY: one handle is written.
+        unsafe { (self.api.cuCtxGetCurrent)(&raw mut context) };
+        // SAFETY: one int is read and written.
+        unsafe { (self.api.cuThreadExchangeStreamCaptureMode)(&raw mut capture_mode) };
+        ThreadState { context: context as u64, capture_mode }
+    }
+
+    fn restore_thread(&self, before: ThreadState) {
+        let mut capture_mode = before.capture_mode;
+        // SAFETY: one int is read and written.
+        unsafe { (self.api.cuThreadExchangeStreamCaptureMode)(&raw mut capture_mode) };
+        // SAFETY: it was current on this thread before, and nothing here destroys contexts of others.
+        unsafe { (self.api.cuCtxSetCurrent)(before.context as Handle) };
+        CURRENT.set(0);
     }
 
     fn create_stream(&self, card: usize, high_priority: bool) -> Result<StreamId, DeviceError> {

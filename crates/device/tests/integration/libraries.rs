@@ -58,6 +58,7 @@ const FUNCTIONS: &[&str] = &[
     "cuModuleGetFunction",
     "cuFuncSetAttribute",
     "cuLaunchKernel",
+    "cuThreadExchangeStreamCaptureMode",
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags",

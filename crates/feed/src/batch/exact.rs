@@ -39,22 +39,32 @@ impl BatchInfo {
 
     fn regions_of(&self, from: &Placed, to: &Placed, exact: &Bucket) -> Vec<CopyRegion> {
         let whole = || vec![CopyRegion { from: from.offset, to: to.offset, bytes: to.bytes }];
-        let rows = |starts: fn(&Bucket) -> Vec<u64>| {
-            let inner: u64 = to.shape[1..].iter().product::<u64>() * to.field.dtype.bytes();
-            let (from_starts, to_starts) = (starts(&self.bucket), starts(exact));
-            let region = |(from_start, to_range): (&u64, &[u64])| CopyRegion {
-                from: from.offset + from_start * inner,
-                to: to.offset + to_range[0] * inner,
-                bytes: (to_range[1] - to_range[0]) * inner,
-            };
-            from_starts.iter().zip(to_starts.windows(2)).map(region).collect()
-        };
+        let inner = to.shape[1..].iter().product::<u64>() * to.field.dtype.bytes();
+        let frames = |bytes: u64| rows(from, to, bytes, self.bucket.frame_starts(), exact.frame_starts());
         match from.field.dims.first() {
-            Some(Dim::Tokens) => rows(|bucket| bucket.token_starts().collect()),
-            Some(Dim::Frames) => rows(|bucket| bucket.frame_starts().collect()),
+            Some(Dim::Tokens) => rows(from, to, inner, self.bucket.token_starts(), exact.token_starts()),
+            Some(Dim::Frames) => frames(inner),
+            Some(Dim::Samples) => frames(inner * self.layout.sizes.hop_samples),
             _ => whole(),
         }
     }
+}
+
+/// A region for each row: `bytes` for every step of its starts.
+fn rows(
+    from: &Placed,
+    to: &Placed,
+    bytes: u64,
+    from_starts: impl Iterator<Item = u64>,
+    to_starts: impl Iterator<Item = u64>,
+) -> Vec<CopyRegion> {
+    let to_starts: Vec<u64> = to_starts.collect();
+    let region = |(from_start, to_range): (u64, &[u64])| CopyRegion {
+        from: from.offset + from_start * bytes,
+        to: to.offset + to_range[0] * bytes,
+        bytes: (to_range[1] - to_range[0]) * bytes,
+    };
+    from_starts.zip(to_starts.windows(2)).map(region).collect()
 }
 
 #[cfg(test)]

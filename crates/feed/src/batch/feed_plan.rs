@@ -6,13 +6,13 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use tandem_audio::{DeviceFeatures, FeatureSettings, RATE_HZ};
+use tandem_audio::{DeviceFeatures, FeatureSettings, TILE_SAMPLES};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::transfer::{CopyCheck, staging_bytes};
 use tandem_device::{DType, Route};
 use tandem_events::Role;
 
-use super::schema::{BatchSchema, HOP_SAMPLES};
+use super::schema::BatchSchema;
 use super::shape::{Bucket, starts};
 
 /// Rows of an upload start at a multiple of this many samples: one vector load of int16.
@@ -76,12 +76,14 @@ pub struct UploadLayout {
     pub rates: ByteSpan,
     /// u32 `[batch]`: the offset of each recording's cached pitch. Only if pitch is cached.
     pub pitch_offsets: Option<ByteSpan>,
-    /// The field `text`, as in the slot; none if the schema has no such field. The same for the next four.
+    /// The field `text`, as in the slot; none if the schema has no such field. The same for the next five.
     pub text: Option<ByteSpan>,
     /// `text_lengths`.
     pub text_lengths: Option<ByteSpan>,
     /// `mel_lengths`.
     pub mel_lengths: Option<ByteSpan>,
+    /// `waveform_lengths`; also with a field `waveform` alone, whose kernel reads them.
+    pub waveform_lengths: Option<ByteSpan>,
     /// `speaker`.
     pub speaker: Option<ByteSpan>,
     /// `language`.
@@ -129,7 +131,7 @@ impl FeedPlan {
         UploadLayout {
             audio: span(num_samples * DType::I16.bytes()),
             audio_starts: narrow(starts(self.row_samples(bucket))),
-            resampled_starts: narrow(starts(resampled_samples(bucket))),
+            resampled_starts: narrow(starts(self.resampled_samples(bucket))),
             frame_starts: narrow(bucket.frame_starts()),
             in_lengths: span(row_bytes),
             out_lengths: span(row_bytes),
@@ -138,6 +140,7 @@ impl FeedPlan {
             text: field("text").map(&mut span),
             text_lengths: field("text_lengths").map(&mut span),
             mel_lengths: field("mel_lengths").map(&mut span),
+            waveform_lengths: field("waveform_lengths").or(field("waveform").map(|_| row_bytes)).map(&mut span),
             speaker: field("speaker").map(&mut span),
             language: field("language").map(&mut span),
             picks: field("reference").map(|_| span(2 * row_bytes)),
@@ -155,7 +158,7 @@ impl FeedPlan {
         if self.rates_hz.is_empty() {
             return 0;
         }
-        let bytes = |bucket: &Bucket| resampled_samples(bucket).sum::<u64>() * DType::I16.bytes();
+        let bytes = |bucket: &Bucket| self.resampled_samples(bucket).sum::<u64>() * DType::I16.bytes();
         round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
     }
 
@@ -166,8 +169,7 @@ impl FeedPlan {
 
     /// Bytes of the cached pitch; 0 if batches have no pitch.
     pub fn cached_pitch_bytes(&self) -> u64 {
-        let has_pitch = self.schema.fields.iter().any(|field| field.name == "pitch");
-        let frames = if has_pitch { self.cached_pitches * self.pitch_stride_frames() } else { 0 };
+        let frames = if self.schema.has("pitch") { self.cached_pitches * self.pitch_stride_frames() } else { 0 };
         round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
     }
 
@@ -252,11 +254,18 @@ impl FeedPlan {
 
     /// Samples reserved for each row of `audio`: enough at every rate of the plan.
     fn row_samples(&self, bucket: &Bucket) -> impl Iterator<Item = u64> {
-        let rate_hz = self.rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
-        resampled_samples(bucket).map(move |samples| {
-            let at_rate = (samples * u64::from(rate_hz)).div_ceil(RATE_HZ.into());
+        let features_hz = self.schema.sizes.rate_hz;
+        let rate_hz = self.rates_hz.iter().copied().max().unwrap_or(features_hz).max(features_hz);
+        self.resampled_samples(bucket).map(move |samples| {
+            let at_rate = (samples * u64::from(rate_hz)).div_ceil(features_hz.into());
             round_up(at_rate, STEP_SAMPLES)
         })
+    }
+
+    /// Samples reserved for each row at the features' rate: its frames cover all but less than one hop of its recording.
+    fn resampled_samples(&self, bucket: &Bucket) -> impl Iterator<Item = u64> {
+        let hop_samples = self.schema.sizes.hop_samples;
+        bucket.rows().iter().map(move |row| round_up((row.frames + 1) * hop_samples, TILE_SAMPLES.into()))
     }
 }
 
@@ -279,11 +288,6 @@ fn longest_row(buckets: &[Bucket]) -> u64 {
     buckets.iter().map(Bucket::longest_frames).max().unwrap_or(0)
 }
 
-/// Samples of each row at the features' rate: its frames cover all but less than one hop of its recording.
-fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
-    bucket.rows().iter().map(|row| (row.frames + 1) * HOP_SAMPLES)
-}
-
 /// Start offsets as kernels read them. Saturates at eight gigabytes of samples, more than any card has room for.
 fn narrow(starts: impl Iterator<Item = u64>) -> Vec<u32> {
     starts.map(|start| u32::try_from(start).unwrap_or(u32::MAX)).collect()
@@ -292,7 +296,7 @@ fn narrow(starts: impl Iterator<Item = u64>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::schema::{Dim, FieldSpec, SPEECH};
+    use crate::batch::schema::{Dim, FeatureSizes, FieldSpec, SPEECH};
     use crate::batch::shape::RowShape;
     use tandem_audio::FeatureSettings;
 
@@ -342,22 +346,21 @@ mod tests {
 
     #[test]
     fn a_field_is_uploaded_only_if_the_schema_has_it() {
-        const MEL: BatchSchema =
-            BatchSchema { fields: &[FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }] };
+        const MEL: &[FieldSpec] = &[FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }];
         let mut plan = plan(&[], Route::Peer);
         let speech = plan.upload(&plan.buckets[1]);
         assert_eq!(speech.text.unwrap().bytes, 16 * 200 * 4);
         assert_eq!((speech.speaker.unwrap().bytes, speech.picks.unwrap().bytes), (64, 128));
-        plan.schema = MEL;
+        plan.schema.fields = MEL.into();
         assert_eq!(parts(&plan.upload(&plan.buckets[1])).len(), 4);
     }
 
     #[test]
     fn the_longest_recording_of_a_part_fits_its_row_at_every_rate() {
         let settings = FeatureSettings::default();
-        assert_eq!((settings.rate_hz, settings.hop_samples as u64), (RATE_HZ, HOP_SAMPLES));
+        assert_eq!(FeatureSizes::from(&settings), SPEECH.sizes);
         for rate_hz in [8_000, 16_000, 22_050, 24_000, 44_100, 47_999, 48_000] {
-            let rates: &[u32] = if rate_hz == RATE_HZ { &[] } else { &[rate_hz] };
+            let rates: &[u32] = if rate_hz == settings.rate_hz { &[] } else { &[rate_hz] };
             let plan = plan(rates, Route::Peer);
             let upload = plan.upload(&plan.buckets[0]);
             let frames = |samples: usize| crate::featurize::on_host::num_frames(samples, rate_hz, &settings) as u64;

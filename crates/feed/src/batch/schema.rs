@@ -1,5 +1,8 @@
 //! The fields of a batch, and their layout in a slot.
 
+use std::borrow::Cow;
+
+use tandem_audio::FeatureSettings;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{Block, DType, View};
 
@@ -21,21 +24,48 @@ pub enum Dim {
     Tokens,
     /// Frames of all rows, back to back: row starts are in [`Bucket::frame_starts`].
     Frames,
+    /// Audio samples of all rows at the rate of the features, back to back: a hop for every frame.
+    Samples,
     /// Frames of the voice reference.
     TRef,
-    /// A constant.
-    Fixed(u64),
+    /// Mel bands of a frame.
+    Mels,
 }
 
 impl Dim {
-    fn size(self, bucket: &Bucket) -> u64 {
+    fn size(self, bucket: &Bucket, sizes: FeatureSizes) -> u64 {
         match self {
             Dim::B => bucket.batch(),
             Dim::Tokens => bucket.tokens(),
             Dim::Frames => bucket.frames(),
+            Dim::Samples => bucket.frames() * sizes.hop_samples,
             Dim::TRef => REFERENCE_FRAMES,
-            Dim::Fixed(n) => n,
+            Dim::Mels => sizes.mels,
         }
+    }
+}
+
+/// The sizes that the shapes of a batch take from its features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureSizes {
+    /// Mel bands of a frame.
+    pub mels: u64,
+    /// Samples from one frame to the next.
+    pub hop_samples: u64,
+    /// Samples per second.
+    pub rate_hz: u32,
+}
+
+impl FeatureSizes {
+    /// Those of the default features.
+    pub const DEFAULT: FeatureSizes =
+        FeatureSizes { mels: MELS, hop_samples: HOP_SAMPLES, rate_hz: tandem_audio::RATE_HZ };
+}
+
+impl From<&FeatureSettings> for FeatureSizes {
+    fn from(settings: &FeatureSettings) -> FeatureSizes {
+        let FeatureSettings { n_mels, hop_samples, rate_hz, .. } = *settings;
+        FeatureSizes { mels: n_mels as u64, hop_samples: hop_samples as u64, rate_hz }
     }
 }
 
@@ -51,25 +81,28 @@ pub struct FieldSpec {
 }
 
 /// The fields of a batch, in the order they are stored in a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchSchema {
     /// The fields.
-    pub fields: &'static [FieldSpec],
+    pub fields: Cow<'static, [FieldSpec]>,
+    /// The sizes of their features.
+    pub sizes: FeatureSizes,
 }
 
 /// A speech batch: text, log-mel, voice reference, speaker, language, pitch and energy.
 pub const SPEECH: BatchSchema = BatchSchema {
-    fields: &[
+    sizes: FeatureSizes::DEFAULT,
+    fields: Cow::Borrowed(&[
         FieldSpec { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
         FieldSpec { name: "text_lengths", dtype: DType::I32, dims: &[Dim::B] },
-        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
+        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Mels] },
         FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
-        FieldSpec { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
+        FieldSpec { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Mels] },
         FieldSpec { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
         FieldSpec { name: "language", dtype: DType::I32, dims: &[Dim::B] },
         FieldSpec { name: "pitch", dtype: DType::F32, dims: &[Dim::Frames] },
         FieldSpec { name: "energy", dtype: DType::F32, dims: &[Dim::Frames] },
-    ],
+    ]),
 };
 
 /// The layout of a batch of one bucket in a slot.
@@ -79,6 +112,8 @@ pub struct Layout {
     pub fields: Vec<Placed>,
     /// Bytes of all fields, a multiple of the block size.
     pub bytes: u64,
+    /// The sizes of their features.
+    pub sizes: FeatureSizes,
 }
 
 /// A field and its place in a slot.
@@ -97,25 +132,30 @@ pub struct Placed {
 impl Layout {
     /// The layout of the same fields for a batch of another shape.
     pub(crate) fn reshaped(&self, bucket: &Bucket) -> Layout {
-        Layout::of(self.fields.iter().map(|placed| placed.field), bucket)
+        Layout::of(self.fields.iter().map(|placed| placed.field), bucket, self.sizes)
     }
 
-    fn of(specs: impl Iterator<Item = FieldSpec>, bucket: &Bucket) -> Layout {
+    fn of(specs: impl Iterator<Item = FieldSpec>, bucket: &Bucket, sizes: FeatureSizes) -> Layout {
         let (mut offset, mut fields) = (0, Vec::new());
         for field in specs {
-            let shape: Vec<u64> = field.dims.iter().map(|dim| dim.size(bucket)).collect();
+            let shape: Vec<u64> = field.dims.iter().map(|dim| dim.size(bucket, sizes)).collect();
             let bytes = shape.iter().product::<u64>() * field.dtype.bytes();
             fields.push(Placed { field, shape, offset, bytes });
             offset = round_up(offset + bytes, BLOCK_ALIGN);
         }
-        Layout { fields, bytes: offset }
+        Layout { fields, bytes: offset, sizes }
     }
 }
 
 impl BatchSchema {
     /// The layout of a batch of `bucket`.
     pub fn layout(&self, bucket: &Bucket) -> Layout {
-        Layout::of(self.fields.iter().copied(), bucket)
+        Layout::of(self.fields.iter().copied(), bucket, self.sizes)
+    }
+
+    /// Whether it has a field of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name == name)
     }
 
     /// Bytes of a slot: enough for a batch of any bucket.

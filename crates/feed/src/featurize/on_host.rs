@@ -84,6 +84,13 @@ pub(crate) fn num_resampled(num_samples: usize, rate_hz: u32, settings: &Feature
     scaled.div_ceil(u128::from(rate_hz.max(1))) as usize
 }
 
+/// The most samples whose frames fit in `frames`.
+pub(crate) fn most_samples(frames: usize, settings: &FeatureSettings) -> usize {
+    let most = (frames + 1) * settings.hop_samples - 1;
+    // Centred frames are one more than whole hops.
+    if settings.num_frames(most) > frames { most - settings.hop_samples } else { most }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

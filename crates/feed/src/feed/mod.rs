@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tandem_corpus::Cursor;
-use tandem_device::Stream;
 use tandem_device::transfer::Measured;
+use tandem_device::{Device, Stream};
 use tandem_pipeline::{Crew, RingHandle};
 
 use self::messages::Messages;
@@ -35,6 +35,7 @@ use crate::lease::DeviceBatch;
 use crate::load::context::LoadContext;
 use crate::load::decode_threads::DecodeThreads;
 use crate::load::read_ahead::ReadAheadWindow;
+use crate::shared_lease::{ReturnStream, SharedBatch};
 use crate::transfer_checks::TransferChecks;
 use crate::waits;
 
@@ -61,6 +62,10 @@ pub struct Feed {
     checks: Option<Arc<TransferChecks>>,
     /// Whether batches come from another card than the model's.
     crosses_cards: bool,
+    /// The device of the consumer.
+    consumer: Device,
+    /// Where shared batches are released; created with the first.
+    returns: Option<Arc<ReturnStream>>,
     warm_slots: usize,
 }
 
@@ -123,15 +128,60 @@ impl Feed {
             checks.map_or(Ok(()), |checks| checks.compare(sequence))?;
             stream.wait(arrived, waits::ARRIVED).map_err(FeedError::from)
         })?;
+        self.count_lease(slot.payload().group, wait_ns);
+        Ok(DeviceBatch::new(slot, stream, wait_ns))
+    }
+
+    /// The next batch, for a program that reads it on streams of its own: see [`SharedBatch`]. Waits on the host for `longest`
+    /// at most; `None` if no batch is queued by then.
+    ///
+    /// Its work is queued when this returns. Readers wait for it on their streams, or on the host by
+    /// [`SharedBatch::synchronize`].
+    ///
+    /// Fails with the error that ended the feed, and with [`FeedError::CorruptBatch`].
+    pub fn lease_shared(&mut self, longest: Duration) -> Result<Option<SharedBatch>, FeedError> {
+        let waiting = Instant::now();
+        let ready = match self.taker.try_take() {
+            Ok(None) => {
+                self.taker.wait_ready(1, longest);
+                self.taker.try_take()
+            }
+            taken => taken,
+        };
+        let wait_ns = waiting.elapsed().as_nanos() as u64;
+        let ready = match ready {
+            Ok(Some(ready)) => ready,
+            Ok(None) => {
+                self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(_) => return Err(self.join_and_take_error()),
+        };
+        let sequence = ready.payload().sequence;
+        let checks = self.checks.as_ref().filter(|checks| checks.is_checked(sequence));
+        let slot = ready.lease(|arrived| match checks {
+            Some(checks) => {
+                arrived.synchronize(waits::ARRIVED)?;
+                checks.compare(sequence)
+            }
+            None => Ok(()),
+        })?;
+        let returns = match &self.returns {
+            Some(returns) => Arc::clone(returns),
+            None => Arc::clone(self.returns.insert(Arc::new(ReturnStream::create(&self.consumer)?))),
+        };
+        self.count_lease(slot.payload().group, wait_ns);
+        Ok(Some(SharedBatch::new(slot, returns, wait_ns)))
+    }
+
+    fn count_lease(&mut self, group: Cursor, wait_ns: u64) {
         self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
         self.leased += 1;
         if self.leased.is_multiple_of(64) {
             self.context.made().drop_before(self.forgotten_before);
             self.forgotten_before = self.next;
         }
-        let info = slot.payload();
-        self.next = self.context.input.next_group(info.group);
-        Ok(DeviceBatch::new(slot, stream, wait_ns))
+        self.next = self.context.input.next_group(group);
     }
 
     /// Fault injection: the data role's card faults.

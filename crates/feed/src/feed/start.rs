@@ -124,6 +124,8 @@ impl Feed {
             transfer: measured,
             checks,
             crosses_cards: roles.data.device.index() != roles.model.device.index(),
+            consumer: roles.model.device.clone(),
+            returns: None,
             warm_slots: depth,
         };
         if let Some(window) = read_ahead {
@@ -207,16 +209,29 @@ fn start_threads(
     shutdown: &Shutdown,
 ) -> Result<(), FeedError> {
     let on_end = shutdown.clone();
-    crew.spawn("data", move |_| on_end.thread_ended(data.run()))?;
+    let machine = data.stream.device().machine().clone();
+    let beside = machine.clone();
+    crew.spawn("data", move |_| {
+        beside.ignore_foreign_captures();
+        on_end.thread_ended(data.run());
+    })?;
     if let Some(transfer) = transfer {
         let on_end = shutdown.clone();
-        crew.spawn("transfer", move |_| on_end.thread_ended(transfer.run()))?;
+        let beside = machine.clone();
+        crew.spawn("transfer", move |_| {
+            beside.ignore_foreign_captures();
+            on_end.thread_ended(transfer.run());
+        })?;
     }
     for number in 0..decode.max_threads.max(1) {
         let (queue, threads) = (Arc::clone(&decode.queue), Arc::clone(&decode.threads));
         let (context, on_end) = (Arc::clone(&decode.context), shutdown.clone());
         let load = move || RowLoader::new(context).run(number, &queue, &threads);
-        let body = move |_: &StopFlag| on_end.thread_ended(on_end.storage_waits.run(load));
+        let beside = machine.clone();
+        let body = move |_: &StopFlag| {
+            beside.ignore_foreign_captures();
+            on_end.thread_ended(on_end.storage_waits.run(load));
+        };
         crew.spawn(format!("decode-{number}"), body)?;
     }
     Ok(())

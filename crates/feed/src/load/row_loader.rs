@@ -21,7 +21,7 @@ use super::decode_threads::DecodeThreads;
 use super::loaded::{AT_FEATURES_RATE, LoadedRow};
 use super::row_queue::{LoadTask, RowQueue};
 use crate::error::FeedError;
-use crate::featurize::on_host::num_resampled;
+use crate::featurize::on_host::{most_samples, num_resampled};
 
 /// The loader of one decode thread.
 pub(crate) struct RowLoader {
@@ -127,7 +127,7 @@ impl RowLoader {
         let mut pitch_offset = context.pitches.offset(index, &self.clip);
         let rate = self.convert_to_planned_rate(&sample)?;
         let settings = input.features();
-        let longest = (room.frames as usize + 1) * settings.hop_samples - 1;
+        let longest = most_samples(room.frames as usize, settings);
         let mut in_samples = self.clip.samples.len();
         let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
         if out_samples > longest {
@@ -145,9 +145,8 @@ impl RowLoader {
             return Err(FeedError::Undecodable { source, location: sample.audio.show() });
         }
         let (tokens, frames) = (self.tokens.ids.len() as u64, settings.num_frames(out_samples) as u64);
-        // A symbol is aligned to at least one frame. The survey checks this, but the recording may be shorter by now, and in
-        // a large corpus only some texts are counted.
-        if tokens > frames {
+        // The survey checks this, but the recording may be shorter by now, and in a large corpus only some texts are counted.
+        if tokens > frames && input.training_set.aligns_text() {
             return Err(FeedError::ShorterThanText { tokens, frames, location: sample.audio.show() });
         }
         task.samples_mut()[..in_samples].copy_from_slice(&self.clip.samples[..in_samples]);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tandem_corpus::{Extent, Order, Parts, SampleIndex};
+use tandem_corpus::{Arrangement, Extent, Order, Parts, SampleIndex};
 use tandem_device::bytes::round_up;
 
 use crate::batch::shape::{Bucket, FRAME_STEP, RowShape};
@@ -45,6 +45,21 @@ impl BucketPlan {
     pub fn solve(rows: &[(SampleIndex, Extent)], num_buckets: usize, batch: u32) -> Option<BucketPlan> {
         let parts = Parts::cut(rows.iter().copied(), num_buckets.clamp(1, MAX_BUCKETS), batch)?;
         let bucket = |shape| Bucket::new((0..parts.batch()).map(|row| RowShape::from(parts.longest(shape, row))));
+        let buckets = (0..parts.num_shapes()).map(bucket).collect();
+        Some(BucketPlan { parts: Arc::new(parts), buckets })
+    }
+
+    /// The same with shapes whose rows have one length, for tensors `[batch, time]`: rows of a shape are of similar length, and
+    /// are padded to the longest of them.
+    pub fn padded(rows: &[(SampleIndex, Extent)], num_buckets: usize, batch: u32) -> Option<BucketPlan> {
+        let num_buckets = num_buckets.clamp(1, MAX_BUCKETS);
+        let parts = Parts::arrange(rows.iter().copied(), num_buckets, batch, Arrangement::ByLength)?;
+        let bucket = |shape| {
+            let longest = |row| parts.longest(shape, row);
+            let longest = (0..parts.batch()).map(longest).fold(Extent::default(), Extent::or);
+            let RowShape { frames, tokens } = RowShape::from(longest);
+            Bucket::even(frames, tokens, parts.batch() as u64)
+        };
         let buckets = (0..parts.num_shapes()).map(bucket).collect();
         Some(BucketPlan { parts: Arc::new(parts), buckets })
     }

@@ -6,6 +6,7 @@
 mod worker_pool;
 pub(crate) mod open;
 pub(crate) mod scan;
+pub(crate) mod custom_text;
 pub(crate) mod tokenizer;
 pub(crate) mod languages;
 pub(crate) mod buckets;

@@ -6,16 +6,19 @@
 //! sample only.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use tandem_corpus::{Dataset, Sample};
 use tandem_espeak::Espeak;
+use tandem_files::read_bounded;
 use tandem_text::{
     FrontEnd, Harakat, Language, LanguageRules, Lexicon, Phonemizer, Pronouncer, SymbolTable, TextError, TextOptions,
     Tokens, dominant_script, normalize, normalized_tag, primary_subtag,
 };
 
 use crate::FeedError;
+use crate::survey::custom_text::CustomText;
 
 /// The language of rows that name none, unless another is given.
 pub const DEFAULT_LANG: &str = "en";
@@ -33,6 +36,18 @@ pub struct TextSettings {
     pub harakat: Harakat,
     /// Pronunciations that are asked first, in every language.
     pub lexicon: Option<Arc<Lexicon>>,
+    /// What the program does to texts itself.
+    pub custom: CustomText,
+}
+
+/// The largest lexicon: a million words of a few phonemes take about 30 MB, a usual one 3 MB.
+const MAX_LEXICON_BYTES: u64 = 8 << 20;
+
+/// Reads a lexicon. The error says what is wrong with the file.
+pub fn read_lexicon(path: &Path) -> Result<Lexicon, String> {
+    let bytes = read_bounded(path, MAX_LEXICON_BYTES).map_err(|error| error.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|error| format!("not UTF-8 text ({error})"))?;
+    Lexicon::parse(&text).map_err(|error| error.to_string())
 }
 
 /// Turns the texts of a corpus into token ids. Immutable, and cheap to clone and share.
@@ -55,6 +70,7 @@ struct Inner {
     /// The id of the language of rows that name none.
     default: u32,
     espeak_version: Option<String>,
+    custom: CustomText,
 }
 
 impl Tokenizer {
@@ -68,13 +84,22 @@ impl Tokenizer {
         let default = normalized_tag(settings.lang.as_deref().unwrap_or(DEFAULT_LANG));
         let (languages, ids) = languages(dataset, &default, settings.phonemizer);
         let default_id = languages.iter().position(|rules| rules.tag == default).unwrap_or(0) as u32;
+        let custom = settings.custom.clone();
+        if custom.encoder.is_some() {
+            let (table, options) = (Arc::new(SymbolTable::from_texts([])), TextOptions::default());
+            let (lexicon, espeak_version, front_ends) = (None, None, Vec::new());
+            let default = default_id;
+            let inner = Inner { table, options, lexicon, languages, front_ends, ids, default, espeak_version, custom };
+            return Ok(Tokenizer { inner: Arc::new(inner) });
+        }
         let has_phonemes = languages.iter().any(|rules| rules.phonemizer != Phonemizer::Characters);
         let options = TextOptions { harakat: settings.harakat, blanks: has_phonemes || settings.lexicon.is_some() };
         let language_id = |sample: &Sample<'_>| match sample.lang {
             Some(lang) => ids.get(lang).copied().unwrap_or(default_id),
             None => default_id,
         };
-        let table = Arc::new(shared_table(dataset, &languages, settings.lexicon.as_deref(), language_id));
+        let table = shared_table(dataset, &languages, settings.lexicon.as_deref(), language_id, &custom);
+        let table = Arc::new(table);
         let needs_espeak = languages.iter().any(|rules| rules.phonemizer == Phonemizer::Espeak);
         let espeak = needs_espeak.then(Espeak::load).transpose()?;
         let mut front_ends = Vec::with_capacity(languages.len());
@@ -89,7 +114,8 @@ impl Tokenizer {
             front_ends.push(FrontEnd::with_table(&rules.tag, pronouncer, lexicon, options, Arc::clone(&table))?);
         }
         let (lexicon, espeak_version) = (settings.lexicon.clone(), espeak.map(|espeak| espeak.version().to_owned()));
-        let inner = Inner { table, options, lexicon, languages, front_ends, ids, default: default_id, espeak_version };
+        let default = default_id;
+        let inner = Inner { table, options, lexicon, languages, front_ends, ids, default, espeak_version, custom };
         Ok(Tokenizer { inner: Arc::new(inner) })
     }
 
@@ -97,8 +123,17 @@ impl Tokenizer {
     ///
     /// Fails like [`FrontEnd::encode_into`].
     pub fn encode_into(&self, sample: &Sample<'_>, tokens: &mut Tokens) -> Result<(), TextError> {
+        let mapped = mapped(&self.inner.custom, sample).inspect_err(|_| *tokens = Tokens::default())?;
+        let text = mapped.as_deref().unwrap_or(sample.text);
+        if let Some(encoder) = &self.inner.custom.encoder {
+            tokens.ids.clear();
+            let ids = encoder.encode(text, sample.lang).map_err(|message| TextError::Custom { message })?;
+            // The field is i32: the bits are what counts.
+            tokens.ids.extend(ids.into_iter().map(|id| id as u32));
+            return if tokens.ids.is_empty() { Err(TextError::Empty) } else { Ok(()) };
+        }
         match self.inner.front_ends.get(self.language_of(sample) as usize) {
-            Some(front_end) => front_end.encode_into(sample.text, tokens),
+            Some(front_end) => front_end.encode_into(text, tokens),
             // A corpus without rows has no languages.
             None => {
                 *tokens = Tokens::default();
@@ -128,6 +163,11 @@ impl Tokenizer {
         ids.get(lang).copied().or_else(similar)
     }
 
+    /// The id that fills a row after its text.
+    pub fn pad(&self) -> u32 {
+        self.inner.custom.pad.map_or(SymbolTable::PAD, |pad| pad as u32)
+    }
+
     /// The options of all front ends, to be saved with the run.
     pub fn options(&self) -> TextOptions {
         self.inner.options
@@ -152,6 +192,12 @@ impl Tokenizer {
     pub fn table(&self) -> &Arc<SymbolTable> {
         &self.inner.table
     }
+}
+
+/// The text of a sample after the program's own change; none without one.
+fn mapped(custom: &CustomText, sample: &Sample<'_>) -> Result<Option<String>, TextError> {
+    let mapped = custom.map.as_ref().map(|map| map.map(sample.text, sample.lang));
+    mapped.transpose().map_err(|message| TextError::Custom { message })
 }
 
 /// The languages of a corpus, that of most rows first, and the id of every tag in the corpus.
@@ -200,6 +246,7 @@ fn shared_table(
     languages: &[LanguageRules],
     lexicon: Option<&Lexicon>,
     language_id: impl Fn(&Sample<'_>) -> u32,
+    custom: &CustomText,
 ) -> SymbolTable {
     let kind = |rules: &LanguageRules| (Language::from_tag(&rules.tag), rules.phonemizer);
     let mut table: Option<SymbolTable> = None;
@@ -216,11 +263,16 @@ fn shared_table(
             }
             match SymbolTable::fixed(language, phonemizer) {
                 Some(fixed) => add(fixed),
-                None if phonemizer == Phonemizer::Characters => add(corpus_table(dataset, |sample| {
-                    languages
-                        .get(language_id(sample) as usize)
-                        .is_some_and(|rules| kind(rules) == (language, phonemizer))
-                })),
+                None if phonemizer == Phonemizer::Characters => {
+                    let is_one_of_them = |sample: &Sample<'_>| {
+                        let rules = languages.get(language_id(sample) as usize);
+                        rules.is_some_and(|rules| kind(rules) == (language, phonemizer))
+                    };
+                    add(match custom.map {
+                        Some(_) => mapped_table(dataset, custom, is_one_of_them),
+                        None => corpus_table(dataset, is_one_of_them),
+                    });
+                }
                 // Its front end is refused.
                 None => {}
             }
@@ -232,6 +284,16 @@ fn shared_table(
         Some(lexicon) => table.with_symbols(lexicon.symbols().into_iter().map(str::to_owned)),
         None => table,
     }
+}
+
+/// [`corpus_table`] of texts that the program changes. One that it refuses adds no symbol.
+fn mapped_table(dataset: &Dataset, custom: &CustomText, is_one_of_them: impl Fn(&Sample<'_>) -> bool) -> SymbolTable {
+    let mut found: BTreeSet<char> = BTreeSet::new();
+    for (_, sample) in dataset.samples().iter().filter(|(_, sample)| is_one_of_them(sample)) {
+        let text = mapped(custom, &sample).ok().flatten().unwrap_or_default();
+        found.extend(normalize(&text, Language::Other, Harakat::default()).chars());
+    }
+    SymbolTable::from_texts([found.into_iter().collect::<String>().as_str()])
 }
 
 /// The first combining mark.

@@ -57,6 +57,8 @@ pub struct TrainingSetOptions {
     pub max_tokens: Option<u32>,
     /// Whether batches have text.
     pub with_text: bool,
+    /// Whether an utterance may have more symbols than frames. Models that align each symbol to a frame cannot train on it.
+    pub allows_more_symbols_than_frames: bool,
 }
 
 /// The rows of a corpus that train.
@@ -73,6 +75,8 @@ pub struct TrainingSet {
     max_tokens: u32,
     audio_seconds: f64,
     counts_all: bool,
+    aligns_text: bool,
+    text_error: Option<String>,
 }
 
 impl TrainingSet {
@@ -93,7 +97,8 @@ impl TrainingSet {
         };
         let counts_all = measured.len() <= EXACT_ROWS;
         let counts = tokenizer.as_ref().map(|tokenizer| TokenCounts::new(&dataset, &measured, tokenizer));
-        let usable = usable_rows(&measured, counts.as_ref(), &mut left_out);
+        let aligns_text = !options.allows_more_symbols_than_frames;
+        let usable = usable_rows(&measured, counts.as_ref(), aligns_text, &mut left_out);
         let max_frames =
             options.max_frames.unwrap_or_else(|| limit(usable.iter().map(|row| row.extent.frames), FRAME_LIMITS));
         let counted = usable.iter().filter(|row| row.counted).map(|row| row.extent.tokens);
@@ -109,6 +114,8 @@ impl TrainingSet {
             max_tokens,
             audio_seconds: 0.0,
             counts_all,
+            aligns_text,
+            text_error: counts.and_then(|counts| counts.custom_error),
             dataset,
         };
         usable.into_iter().for_each(|row| training_set.add(row));
@@ -170,6 +177,16 @@ impl TrainingSet {
     /// Whether every text was counted; otherwise most rows have a bound.
     pub fn counts_all(&self) -> bool {
         self.counts_all
+    }
+
+    /// The first error of the program's own tokenizer, if a text was left out because of one.
+    pub fn text_error(&self) -> Option<&str> {
+        self.text_error.as_deref()
+    }
+
+    /// Whether every row has at least a frame for each symbol.
+    pub fn aligns_text(&self) -> bool {
+        self.aligns_text
     }
 
     /// Total duration of the rows that train.
@@ -276,20 +293,28 @@ struct TokenCounts {
     counted: HashMap<SampleIndex, Result<u32, BadText>>,
     /// Frames, rising, and the most symbols of a counted row of at most that many frames.
     most: Vec<(u32, u32)>,
+    /// The first error of the program's own tokenizer.
+    custom_error: Option<String>,
 }
 
 impl TokenCounts {
     fn new(dataset: &Dataset, rows: &[MeasuredRow], tokenizer: &Tokenizer) -> TokenCounts {
         let num_counted = if rows.len() <= EXACT_ROWS { rows.len() } else { COUNTED_ROWS };
         let mut tokens = Tokens::default();
-        let mut counts = TokenCounts { counted: HashMap::with_capacity(num_counted), most: Vec::new() };
+        let counted = HashMap::with_capacity(num_counted);
+        let mut counts = TokenCounts { counted, most: Vec::new(), custom_error: None };
         for position in evenly_spaced(rows.len(), num_counted) {
             let MeasuredRow { index, frames, .. } = rows[position];
             let Some(sample) = dataset.get(index) else { continue };
             let count = match tokenizer.encode_into(&sample, &mut tokens) {
                 Ok(()) => Ok(u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX)),
                 Err(TextError::Empty) => Err(BadText::Empty),
-                Err(_) => Err(BadText::UnknownSymbol),
+                Err(error) => {
+                    if matches!(error, TextError::Custom { .. }) {
+                        counts.custom_error.get_or_insert_with(|| format!("{}: {error}", sample.id));
+                    }
+                    Err(BadText::UnknownSymbol)
+                }
             };
             counts.counted.insert(index, count);
             counts.most.extend(count.ok().map(|count| (frames, count)));
@@ -311,8 +336,13 @@ impl TokenCounts {
     }
 }
 
-/// The rows with a good text and at least one frame per symbol.
-fn usable_rows(measured: &[MeasuredRow], counts: Option<&TokenCounts>, left_out: &mut LeftOut) -> Vec<UsableRow> {
+/// The rows with a good text and, if `aligns_text`, at least one frame per symbol.
+fn usable_rows(
+    measured: &[MeasuredRow],
+    counts: Option<&TokenCounts>,
+    aligns_text: bool,
+    left_out: &mut LeftOut,
+) -> Vec<UsableRow> {
     let mut usable = Vec::with_capacity(measured.len());
     for MeasuredRow { index, seconds, frames } in measured.iter().copied() {
         let (tokens, counted) = match counts.map(|counts| (counts, counts.counted.get(&index))) {
@@ -327,8 +357,7 @@ fn usable_rows(measured: &[MeasuredRow], counts: Option<&TokenCounts>, left_out:
             }
             Some((counts, None)) => (counts.bound(frames), false),
         };
-        // A symbol is aligned to at least one frame.
-        if counted && tokens > frames {
+        if aligns_text && counted && tokens > frames {
             left_out.too_short += 1;
             continue;
         }

@@ -8,6 +8,7 @@ use crate::batch::shape::RowShape;
 use crate::collate::reference_pick;
 use crate::load::input::Input;
 use crate::load::loaded::LoadedRow;
+use crate::survey::tokenizer::Tokenizer;
 
 /// Writes the tables of a batch. `memory` is the upload's memory after the samples.
 pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[LoadedRow], memory: &mut [u8]) {
@@ -25,15 +26,19 @@ pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[LoadedRow], mem
     if let Some(offsets) = layout.pitch_offsets {
         put(offsets, &mut rows.iter().map(|row| row.pitch_offset));
     }
+    let pad = input.training_set.tokenizer().map_or(SymbolTable::PAD, Tokenizer::pad);
     let padded = |(row, room): (&LoadedRow, &RowShape)| {
         let mut ids = row.tokens.clone();
-        ids.resize(room.tokens as usize, SymbolTable::PAD);
+        ids.resize(room.tokens as usize, pad);
         ids
     };
-    let fields: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 5] = [
+    let hop_samples = input.plan.schema.sizes.hop_samples as u32;
+    let fields: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 6] = [
         (layout.text, &mut rows.iter().zip(shape.bucket.rows()).flat_map(padded)),
         (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
         (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),
+        // As many hops as there are frames: a rest of less than a hop has no frame.
+        (layout.waveform_lengths, &mut rows.iter().map(|row| row.out_samples.min(row.frames * hop_samples))),
         (layout.speaker, &mut rows.iter().map(|row| row.speaker)),
         (layout.language, &mut rows.iter().map(|row| row.language)),
     ];

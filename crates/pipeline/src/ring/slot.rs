@@ -104,6 +104,11 @@ impl<M, P, F> LeasedSlot<M, P, F> {
         &self.payload
     }
 
+    /// The fence behind the writes, for readers that join later than the lease: they wait for it too.
+    pub fn written(&self) -> &F {
+        &self.guard.slot().written
+    }
+
     /// Records `freed` behind the reads, and frees the slot. When recording fails, the slot is retired.
     pub fn release<E>(mut self, record: impl FnOnce(&F) -> Result<(), E>) -> Result<(), E> {
         record(&self.guard.slot().freed)?;

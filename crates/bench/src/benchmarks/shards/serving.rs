@@ -1,20 +1,24 @@
 //! A feed that begins anywhere in the order, with fields of its own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tandem_corpus::Shard;
 use tandem_device::{DType, Isolation, RoleSetup};
 use tandem_events::Role;
 use tandem_feed::{
-    BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, FromFiles, TrainingSet,
+    BatchSchema, BucketPlan, CacheSpec, Dim, FeatureSizes, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, FromFiles,
+    TrainingSet,
 };
 
 use super::super::BenchError;
 use super::super::serve::BenchContext;
 
 /// Samples in pinned memory, and no features: what is leased is their lengths.
-pub(super) const SAMPLES_ONLY: BatchSchema =
-    BatchSchema { fields: &[FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] }] };
+pub(super) const SAMPLES_ONLY: BatchSchema = BatchSchema {
+    sizes: FeatureSizes::DEFAULT,
+    fields: Cow::Borrowed(&[FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] }]),
+};
 
 /// A running feed with its own arenas.
 pub(super) struct ShardFeed {

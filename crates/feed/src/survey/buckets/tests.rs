@@ -30,14 +30,17 @@ proptest! {
         num_buckets in 0_usize..20,
         batch in 0_u32..40,
         seed: u64,
+        padded: bool,
     ) {
         let rows = rows(&frames);
-        let plan = BucketPlan::solve(&rows, num_buckets, batch).unwrap();
+        let solve = if padded { BucketPlan::padded } else { BucketPlan::solve };
+        let plan = solve(&rows, num_buckets, batch).unwrap();
         let buckets = plan.buckets();
         prop_assert!(!buckets.is_empty() && buckets.len() <= num_buckets.clamp(1, MAX_BUCKETS));
         for bucket in buckets {
             prop_assert_eq!(bucket.batch(), u64::from(plan.batch()));
             prop_assert!(bucket.rows().windows(2).all(|w| w[0].frames <= w[1].frames));
+            prop_assert!(!padded || bucket.rows().windows(2).all(|w| w[0] == w[1]));
             prop_assert!(bucket.rows().iter().all(|row| row.frames.is_multiple_of(FRAME_STEP.into())));
         }
         let longest = frames.iter().max().unwrap();

@@ -10,7 +10,7 @@ use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample, Shard};
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
-use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream};
+use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream, View};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
     BatchInfo, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Placed,
@@ -128,6 +128,8 @@ pub(crate) struct Serving {
     pub(crate) cores: Option<CoreSet>,
     /// Whether batches are read on another stream than that of their lease.
     pub(crate) reads_elsewhere: bool,
+    /// Whether batches are shared: read on two streams of a consumer that names them by their handles.
+    pub(crate) shares: bool,
     /// The set to evaluate in the shapes of the corpus; none to train on the corpus.
     pub(crate) evaluates: Option<Arc<TrainingSet>>,
 }
@@ -155,6 +157,7 @@ impl Serving {
             emitter: Emitter::none(),
             cores: None,
             reads_elsewhere: false,
+            shares: false,
             evaluates: None,
         }
     }
@@ -260,6 +263,9 @@ impl Serving {
     /// The first `count` batches, byte for byte. The host reads the copies a few batches later, as a trainer does: until then
     /// they are queued behind the waits of the streams.
     pub(crate) fn batches(&self, corpus: &TrainingSet, count: usize) -> Result<Vec<Bytes>, FeedError> {
+        if self.shares {
+            return self.shared_batches(corpus, count);
+        }
         self.serve(corpus, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             let (elsewhere, arrived) = (roles.model.device.stream(true)?, roles.model.device.event()?);
@@ -299,6 +305,49 @@ impl Serving {
     }
 }
 
+impl Serving {
+    /// The same through shared leases. Two streams read each batch, and either may be the later one: the bytes of both count.
+    fn shared_batches(&self, corpus: &TrainingSet, count: usize) -> Result<Vec<Bytes>, FeedError> {
+        self.serve(corpus, |feed, roles| {
+            let streams = [roles.model.device.stream(true)?, roles.model.device.stream(true)?];
+            let mut idle =
+                [readers(&streams[0], feed.plan().slot_bytes())?, readers(&streams[1], feed.plan().slot_bytes())?];
+            let mut in_flight = VecDeque::new();
+            let mut read = Vec::new();
+            let mut finish = |(first, second): (Reader, Reader), idle: &mut [Vec<Reader>; 2]| {
+                let mut pair = [first, second];
+                let [one, other] = [pair[0].finish()?, pair[1].finish()?];
+                // Two copies of one batch are one batch, if both are right.
+                read.push(if one == other { one } else { Bytes { fields: Vec::new(), ..one } });
+                idle.iter_mut().zip(pair).for_each(|(idle, reader)| idle.push(reader));
+                Ok::<(), FeedError>(())
+            };
+            for _ in 0..count {
+                let batch = loop {
+                    if let Some(batch) = feed.lease_shared(PATIENCE)? {
+                        break batch;
+                    }
+                };
+                let mut pair = [idle[0].pop().unwrap(), idle[1].pop().unwrap()];
+                for (stream, reader) in streams.iter().zip(&mut pair) {
+                    batch.read_on(stream.handle())?;
+                    reader.start_fields(batch.info(), stream, |name| batch.field(name).unwrap().view)?;
+                }
+                drop(batch);
+                let [first, second] = pair;
+                in_flight.push_back((first, second));
+                if in_flight.len() > LAG {
+                    finish(in_flight.pop_front().unwrap(), &mut idle)?;
+                }
+            }
+            while let Some(pair) = in_flight.pop_front() {
+                finish(pair, &mut idle)?;
+            }
+            Ok(read)
+        })
+    }
+}
+
 /// Generated recordings: each takes `pause` to load, and has a quarter of a second.
 pub(crate) struct Generated {
     pub(crate) pause: Duration,
@@ -330,12 +379,20 @@ fn readers(stream: &Stream, slot_bytes: u64) -> Result<Vec<Reader>, FeedError> {
 
 impl Reader {
     fn start(&mut self, batch: &DeviceBatch<'_>, stream: &Stream) -> Result<(), FeedError> {
-        for placed in &batch.info().layout.fields {
-            let view = batch.field(placed.field.name).unwrap().view;
-            stream.download(view, &mut self.host, placed.offset..placed.offset + placed.bytes)?;
+        self.start_fields(batch.info(), stream, |name| batch.field(name).unwrap().view)
+    }
+
+    fn start_fields<'b>(
+        &mut self,
+        info: &Arc<BatchInfo>,
+        stream: &Stream,
+        field: impl Fn(&str) -> View<'b>,
+    ) -> Result<(), FeedError> {
+        for placed in &info.layout.fields {
+            stream.download(field(placed.field.name), &mut self.host, placed.offset..placed.offset + placed.bytes)?;
         }
         stream.record(&self.done)?;
-        self.of = Some(Arc::clone(batch.info()));
+        self.of = Some(Arc::clone(info));
         Ok(())
     }
 

@@ -11,8 +11,14 @@ use super::support::{Bytes, Corpus, Serving};
 const SEEDS: u64 = 40;
 const COUNT: usize = 14;
 
-fn servings() -> [fn(u64) -> Serving; 3] {
-    [Serving::single, |seed| Serving::pair(seed, Route::Peer), |seed| Serving::pair(seed, Route::Bounce)]
+fn servings() -> [fn(u64) -> Serving; 5] {
+    [
+        Serving::single,
+        |seed| Serving::pair(seed, Route::Peer),
+        |seed| Serving::pair(seed, Route::Bounce),
+        |seed| Serving { shares: true, ..Serving::single(seed) },
+        |seed| Serving { shares: true, ..Serving::pair(seed, Route::Peer) },
+    ]
 }
 
 fn served(corpus: &Corpus, serving: &Serving) -> Result<Vec<Bytes>, FeedError> {
@@ -73,6 +79,7 @@ fn every_named_wait_is_done() {
         waits::SENT,
         waits::RELEASED,
         waits::ARRIVED,
+        waits::READ,
         transfer::waits::WRITTEN,
         transfer::waits::SLOT_FREE,
         transfer::waits::CROSSED,
