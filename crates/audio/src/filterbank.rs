@@ -1,8 +1,9 @@
 //! Triangles on the mel scale: from the bins of a spectrum to bands, and back as well as that can be done.
 //!
-//! Slaney's mel scale (linear to 1 kHz, logarithmic above) and his normalisation (every triangle has the same area).
+//! Slaney's mel scale (linear to 1 kHz, logarithmic above) or that of HTK, and Slaney's normalisation (every triangle has
+//! the same area) or none.
 
-use crate::FeatureSettings;
+use crate::{FeatureSettings, MelNorm, MelScale};
 
 /// Where the scale turns from linear to logarithmic, in Hz and in mel.
 const KNEE_HZ: f64 = 1000.0;
@@ -10,6 +11,10 @@ const KNEE_MEL: f64 = 15.0;
 const HZ_PER_MEL: f64 = 200.0 / 3.0;
 /// Above the knee, 27 mel are a factor of 6.4.
 const LOG_STEP: f64 = 0.068_751_777_420_949_12;
+
+/// The HTK scale: mel for a factor of ten, and where the factor begins to matter.
+const HTK_MEL: f64 = 2595.0;
+const HTK_HZ: f64 = 700.0;
 
 /// The mel bands of [`FeatureSettings`], as weights on spectrum bins.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,12 +33,14 @@ struct Band {
 impl Filterbank {
     /// Computes the weights, in f64.
     pub fn new(settings: &FeatureSettings) -> Filterbank {
-        let (low, high) = (mel_of(settings.fmin_hz), mel_of(settings.fmax_hz));
-        let corner_hz = |i: usize| hz_of(low + (high - low) * i as f64 / (settings.n_mels + 1) as f64);
+        let scale = settings.mel_scale;
+        let (low, high) = (scale.mel_of(settings.fmin_hz), scale.mel_of(settings.fmax_hz));
+        let corner_hz = |i: usize| scale.hz_of(low + (high - low) * i as f64 / (settings.n_mels + 1) as f64);
         let bin_hz = f64::from(settings.rate_hz) / settings.n_fft as f64;
         let num_bins = settings.num_bins();
         let bands = (0..settings.n_mels)
-            .map(|i| Band::triangle([corner_hz(i), corner_hz(i + 1), corner_hz(i + 2)], bin_hz, num_bins))
+            .map(|i| [corner_hz(i), corner_hz(i + 1), corner_hz(i + 2)])
+            .map(|corners_hz| Band::triangle(corners_hz, settings.mel_norm, bin_hz, num_bins))
             .collect();
         Filterbank { num_bins, bands }
     }
@@ -74,11 +81,14 @@ impl Filterbank {
 }
 
 impl Band {
-    fn triangle([left, top, right]: [f64; 3], bin_hz: f64, num_bins: usize) -> Band {
-        let area = 2.0 / (right - left);
+    fn triangle([left, top, right]: [f64; 3], norm: MelNorm, bin_hz: f64, num_bins: usize) -> Band {
+        let height = match norm {
+            MelNorm::Slaney => 2.0 / (right - left),
+            MelNorm::None => 1.0,
+        };
         let weight = |bin: usize| {
             let hz = bin as f64 * bin_hz;
-            area * f64::max(0.0, f64::min((hz - left) / (top - left), (right - hz) / (right - top)))
+            height * f64::max(0.0, f64::min((hz - left) / (top - left), (right - hz) / (right - top)))
         };
         let first_bin = (0..num_bins).find(|&bin| weight(bin) > 0.0).unwrap_or(0);
         let weights = (first_bin..num_bins).map(weight).take_while(|&weight| weight > 0.0).collect();
@@ -86,12 +96,22 @@ impl Band {
     }
 }
 
-fn mel_of(hz: f64) -> f64 {
-    if hz < KNEE_HZ { hz / HZ_PER_MEL } else { KNEE_MEL + (hz / KNEE_HZ).ln() / LOG_STEP }
-}
+impl MelScale {
+    fn mel_of(self, hz: f64) -> f64 {
+        match self {
+            MelScale::Slaney if hz < KNEE_HZ => hz / HZ_PER_MEL,
+            MelScale::Slaney => KNEE_MEL + (hz / KNEE_HZ).ln() / LOG_STEP,
+            MelScale::Htk => HTK_MEL * (1.0 + hz / HTK_HZ).log10(),
+        }
+    }
 
-fn hz_of(mel: f64) -> f64 {
-    if mel < KNEE_MEL { mel * HZ_PER_MEL } else { KNEE_HZ * (LOG_STEP * (mel - KNEE_MEL)).exp() }
+    fn hz_of(self, mel: f64) -> f64 {
+        match self {
+            MelScale::Slaney if mel < KNEE_MEL => mel * HZ_PER_MEL,
+            MelScale::Slaney => KNEE_HZ * (LOG_STEP * (mel - KNEE_MEL)).exp(),
+            MelScale::Htk => HTK_HZ * (10.0_f64.powf(mel / HTK_MEL) - 1.0),
+        }
+    }
 }
 
 /// The lower triangle `L` of `L Lᵀ = matrix`, which is symmetric. A row that depends on others (or is 0) would divide
@@ -127,11 +147,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_is_linear_then_logarithmic() {
+    fn slaneys_scale_is_linear_then_logarithmic() {
         for (hz, mel) in [(0.0, 0.0), (200.0, 3.0), (1000.0, 15.0), (6400.0, 42.0)] {
-            assert!((mel_of(hz) - mel).abs() < 1e-12 && (hz_of(mel) - hz).abs() < 1e-9);
+            let scale = MelScale::Slaney;
+            assert!((scale.mel_of(hz) - mel).abs() < 1e-12 && (scale.hz_of(mel) - hz).abs() < 1e-9);
         }
         assert!((LOG_STEP - 6.4_f64.ln() / 27.0).abs() < 1e-17);
+    }
+
+    #[test]
+    fn htks_scale_is_logarithmic_and_leads_back() {
+        let scale = MelScale::Htk;
+        for (hz, mel) in [(0.0, 0.0), (6300.0, 2595.0), (1000.0, 999.985_537_139_624_4)] {
+            assert!((scale.mel_of(hz) - mel).abs() < 1e-9 && (scale.hz_of(mel) - hz).abs() < 1e-9, "{hz} {mel}");
+        }
+    }
+
+    #[test]
+    fn without_a_norm_triangles_have_height_1() {
+        let settings = FeatureSettings { n_fft: 8192, mel_norm: MelNorm::None, ..FeatureSettings::default() };
+        for (band, (_, weights)) in Filterbank::new(&settings).bands().enumerate() {
+            let top = weights.iter().copied().fold(0.0, f64::max);
+            assert!(top > 0.9 && top <= 1.0, "{band}: {top}");
+        }
     }
 
     #[test]

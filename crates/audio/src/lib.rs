@@ -45,10 +45,12 @@ mod resample;
 
 // Samples to features.
 mod settings;
+mod preset;
 mod stft;
 mod two_float;
 mod transform;
 mod filterbank;
+mod normalization;
 pub mod mel;
 mod energy;
 mod pitch;
@@ -74,5 +76,9 @@ pub use on_device::{
     CachedPitch, DeviceFeatures, NOT_CACHED, NOTHING_YET, SampleRows, Starts, TILE_FRAMES, TILE_SAMPLES,
 };
 pub use pitch::{PitchSettings, PitchTracker, Yin};
+pub use preset::FeaturePreset;
 pub use resample::Resampler;
-pub use settings::{Arithmetic, FeatureSettings, HOP_SAMPLES, N_MELS, RATE_HZ, REFERENCE_FRAMES};
+pub use settings::{
+    Arithmetic, FeatureSettings, Framing, HOP_SAMPLES, LogBase, MelNorm, MelScale, N_MELS, RATE_HZ, REFERENCE_FRAMES,
+    Spectrum,
+};

@@ -1,15 +1,16 @@
 //! Samples become log-mel frames.
 //!
-//! In comes a [`Clip`] at the settings' rate, out go `samples / hop` frames of `ln(max(mel, floor))` in the caller's
-//! [`MelFrames`]: mirrored ends, no further centring, magnitude (not power) spectra. [`LogMel`] does it fast and
-//! allocates nothing once it and the buffer have met the longest clip. [`reference()`] does it in f64, plainly. A clip
-//! at another rate, or too short to be mirrored, is an error and leaves the buffer empty.
+//! In comes a [`Clip`] at the settings' rate, out go frames of `log(max(mel, floor))` in the caller's [`MelFrames`]:
+//! mirrored ends, a Hann window, spectra, a mel filterbank, the logarithm, and what the settings ask for after it.
+//! [`LogMel`] does it fast and allocates nothing once it and the buffer have met the longest clip. [`reference()`] does it
+//! in f64, plainly. A clip at another rate, or too short to be mirrored, is an error and leaves the buffer empty.
 
-use crate::on_device::tables::check_geometry;
+use crate::normalization::Normalization;
+use crate::on_device::tables::check_two_float;
 use crate::stft::{Stft, frames, mirror_into};
 use crate::transform::KernelMel;
 use crate::two_float::TwoFloat;
-use crate::{Arithmetic, AudioError, Clip, FeatureSettings, Filterbank, frame_energy};
+use crate::{Arithmetic, AudioError, Clip, FeatureSettings, Filterbank, LogBase, Spectrum, frame_energy};
 
 /// Log-mel frames, frame after frame.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,13 +44,16 @@ impl MelFrames {
 
 /// Makes log-mel frames, fast, in f32 after the transform.
 ///
-/// Within 1e-3 of the f64 reference where the mel magnitude is 1e-4 or more, and within 1e-2 below. The transform is
+/// Within 1e-3 of the f64 reference where the mel magnitude is 1e-4 or more, and within 1e-2 below, in natural
+/// logarithms. The transform is
 /// in f64 or in two floats because in f32 it is not: beside a tone at full scale, a band near the floor came out 0.014
 /// off. f64 costs a third of the speed; [`Arithmetic::TwoFloat`] is for the bits of cards that use it, and many times
 /// slower here. Holds a Fourier plan and scratch: one per thread, kept.
 pub struct LogMel {
     settings: FeatureSettings,
     transform: Transform,
+    normalization: Normalization,
+    padding: f32,
 }
 
 /// The transform, by its arithmetic.
@@ -64,7 +68,8 @@ struct FastMel {
     bands: Vec<Band>,
     weights: Vec<f32>,
     padded: Vec<f64>,
-    magnitudes: Vec<f32>,
+    /// Magnitudes or powers.
+    bins: Vec<f32>,
 }
 
 /// A band's bins, and where its weights end in the one list of them.
@@ -76,22 +81,30 @@ struct Band {
 impl LogMel {
     /// Plans the transform and computes the bands.
     ///
-    /// Fails with [`AudioError::Settings`]. In two floats there is one geometry, that of the kernels.
+    /// Fails with [`AudioError::Settings`]. [`Arithmetic::TwoFloat`] supports few settings.
     pub fn new(settings: &FeatureSettings) -> Result<LogMel, AudioError> {
         settings.check()?;
         let transform = match settings.arithmetic {
             Arithmetic::F64 => Transform::F64(Box::new(FastMel::new(settings))),
             Arithmetic::TwoFloat => {
-                check_geometry(settings)?;
+                check_two_float(settings)?;
                 Transform::TwoFloat(Box::new(KernelMel::new(settings)))
             }
         };
-        Ok(LogMel { settings: settings.clone(), transform })
+        let normalization = Normalization::of(settings);
+        Ok(LogMel { settings: settings.clone(), transform, normalization, padding: settings.silence() })
     }
 
     /// The settings it was made with.
     pub fn settings(&self) -> &FeatureSettings {
         &self.settings
+    }
+
+    /// The value of frames that pad the last clip: that of digital silence beside the clip's frames.
+    ///
+    /// It is [`FeatureSettings::silence`], or more if `top_range` is set and the clip is loud.
+    pub fn padding(&self) -> f32 {
+        self.padding
     }
 
     /// The log-mel frames of `clip`, in `out`.
@@ -108,12 +121,27 @@ impl LogMel {
         out: &mut MelFrames,
         energy: &mut Vec<f32>,
     ) -> Result<(), AudioError> {
-        energy.clear();
         self.run(clip, out, Some(energy))
     }
 
-    fn run(&mut self, clip: &Clip, out: &mut MelFrames, mut energy: Option<&mut Vec<f32>>) -> Result<(), AudioError> {
+    fn run(&mut self, clip: &Clip, out: &mut MelFrames, energy: Option<&mut Vec<f32>>) -> Result<(), AudioError> {
+        self.padding = self.settings.silence();
+        self.logs_into(clip, out, energy)?;
+        self.padding = self.normalization.apply(&mut out.values);
+        Ok(())
+    }
+
+    /// The same without [`Normalization`].
+    pub(crate) fn logs_into(
+        &mut self,
+        clip: &Clip,
+        out: &mut MelFrames,
+        mut energy: Option<&mut Vec<f32>>,
+    ) -> Result<(), AudioError> {
         out.clear(self.settings.n_mels);
+        if let Some(energy) = &mut energy {
+            energy.clear();
+        }
         self.settings.check_clip(clip)?;
         match &mut self.transform {
             Transform::F64(fast) => fast.run(&clip.samples, &self.settings, out, energy),
@@ -137,7 +165,7 @@ impl FastMel {
             bands,
             weights,
             padded: Vec::new(),
-            magnitudes: vec![0.0; settings.num_bins()],
+            bins: vec![0.0; settings.num_bins()],
         }
     }
 
@@ -154,20 +182,31 @@ impl FastMel {
         let rows = out.values.chunks_exact_mut(settings.n_mels);
         for (frame, row) in frames(&self.padded, settings).zip(rows) {
             let spectrum = self.stft.spectrum(frame);
-            self.magnitudes.iter_mut().zip(spectrum).for_each(|(out, bin)| *out = (bin.norm_sqr() as f32).sqrt());
-            bands_into(&self.magnitudes, &self.bands, &self.weights, row);
-            row.iter_mut().for_each(|mel| *mel = mel.max(floor).ln());
+            let power = |power: f64| (power + settings.power_epsilon) as f32;
+            let bins = self.bins.iter_mut().zip(spectrum);
+            match settings.spectrum {
+                Spectrum::Magnitude => bins.for_each(|(out, bin)| *out = power(bin.norm_sqr()).sqrt()),
+                Spectrum::Power => bins.for_each(|(out, bin)| *out = power(bin.norm_sqr())),
+            }
+            bands_into(&self.bins, &self.bands, &self.weights, row);
+            match settings.log {
+                LogBase::E => row.iter_mut().for_each(|mel| *mel = mel.max(floor).ln()),
+                LogBase::Ten => row.iter_mut().for_each(|mel| *mel = mel.max(floor).log10()),
+            }
             if let Some(energy) = &mut energy {
-                energy.push(frame_energy(&self.magnitudes));
+                // Of magnitudes without an epsilon, whatever the bands are made of.
+                let plain = settings.spectrum == Spectrum::Magnitude && settings.power_epsilon == 0.0;
+                let powers = || spectrum.iter().map(|bin| bin.norm_sqr() as f32).sum::<f32>();
+                energy.push(if plain { frame_energy(&self.bins) } else { powers().sqrt() });
             }
         }
     }
 }
 
-fn bands_into(magnitudes: &[f32], bands: &[Band], mut weights: &[f32], row: &mut [f32]) {
+fn bands_into(bins: &[f32], bands: &[Band], mut weights: &[f32], row: &mut [f32]) {
     for (mel, band) in row.iter_mut().zip(bands) {
         let (own, others) = weights.split_at(band.num_bins);
-        *mel = own.iter().zip(&magnitudes[band.first_bin..]).map(|(w, x)| w * x).sum();
+        *mel = own.iter().zip(&bins[band.first_bin..]).map(|(w, x)| w * x).sum();
         weights = others;
     }
 }
@@ -184,12 +223,15 @@ pub fn reference(clip: &Clip, settings: &FeatureSettings) -> Result<Vec<f64>, Au
     mirror_into(&clip.samples, settings.pad_samples(), &mut padded);
     let mut values = Vec::with_capacity(settings.num_frames(clip.samples.len()) * settings.n_mels);
     for frame in frames(&padded, settings) {
-        let magnitudes = stft.magnitudes(frame);
+        let bins = stft.bins(frame);
         for weights in filterbank.chunks(settings.num_bins()) {
-            let mel: f64 = weights.iter().zip(magnitudes).map(|(w, x)| w * x).sum();
-            values.push(mel.max(settings.floor).ln());
+            let mel: f64 = weights.iter().zip(bins).map(|(w, x)| w * x).sum::<f64>().max(settings.floor);
+            values.push(if settings.log == LogBase::E { mel.ln() } else { mel.log10() });
         }
     }
+    let maximum = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let lowest = settings.top_range.map_or(f64::NEG_INFINITY, |range| maximum - range);
+    values.iter_mut().for_each(|log| *log = (log.max(lowest) + settings.shift) * settings.scale);
     Ok(values)
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{FftNum, RealFftPlanner, RealToComplex};
 
-use crate::FeatureSettings;
+use crate::{FeatureSettings, Spectrum};
 use crate::clip::FULL_SCALE;
 
 /// f32 or f64.
@@ -63,7 +63,9 @@ pub(crate) struct Stft<T: StftFloat> {
     frame: Vec<T>,
     spectrum: Vec<Complex<T>>,
     scratch: Vec<Complex<T>>,
-    magnitudes: Vec<T>,
+    power_epsilon: T,
+    takes_root: bool,
+    bins: Vec<T>,
 }
 
 impl<T: StftFloat> Stft<T> {
@@ -74,7 +76,9 @@ impl<T: StftFloat> Stft<T> {
             frame: plan.make_input_vec(),
             spectrum: plan.make_output_vec(),
             scratch: plan.make_scratch_vec(),
-            magnitudes: vec![T::zero(); settings.num_bins()],
+            power_epsilon: T::of(settings.power_epsilon),
+            takes_root: settings.spectrum == Spectrum::Magnitude,
+            bins: vec![T::zero(); settings.num_bins()],
             plan,
         }
     }
@@ -89,19 +93,21 @@ impl<T: StftFloat> Stft<T> {
         &self.spectrum
     }
 
-    /// The magnitudes of that spectrum.
-    pub(crate) fn magnitudes(&mut self, frame: &[T]) -> &[T] {
+    /// The magnitudes or powers of that spectrum, as the settings say.
+    pub(crate) fn bins(&mut self, frame: &[T]) -> &[T] {
         self.spectrum(frame);
-        for (out, bin) in self.magnitudes.iter_mut().zip(&self.spectrum) {
-            *out = (bin.re * bin.re + bin.im * bin.im).sqrt();
+        for (out, bin) in self.bins.iter_mut().zip(&self.spectrum) {
+            let power = bin.re * bin.re + bin.im * bin.im + self.power_epsilon;
+            *out = if self.takes_root { power.sqrt() } else { power };
         }
-        &self.magnitudes
+        &self.bins
     }
 }
 
 /// The frames of a padded clip, one hop apart.
 pub(crate) fn frames<'p, T>(padded: &'p [T], settings: &FeatureSettings) -> impl Iterator<Item = &'p [T]> + use<'p, T> {
-    padded.windows(settings.n_fft).step_by(settings.hop_samples)
+    let num_frames = settings.num_frames(padded.len() - 2 * settings.pad_samples());
+    padded.windows(settings.n_fft).step_by(settings.hop_samples).take(num_frames)
 }
 
 #[cfg(test)]
@@ -127,7 +133,7 @@ mod tests {
     fn a_whole_number_of_periods_is_one_bin() {
         let settings = FeatureSettings::default();
         let frame: Vec<f64> = (0..1024).map(|i| (TAU * 10.0 * f64::from(i) / 1024.0).cos()).collect();
-        let magnitudes = Stft::<f64>::new(&settings).magnitudes(&frame).to_vec();
+        let magnitudes = Stft::<f64>::new(&settings).bins(&frame).to_vec();
         // A Hann window spreads a tone to its neighbours, half as high, and no further.
         for (bin, &magnitude) in magnitudes.iter().enumerate() {
             let expected = [256.0, 128.0].get(bin.abs_diff(10)).copied().unwrap_or(0.0);

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tandem_audio::Arithmetic;
+use tandem_audio::{Arithmetic, FeatureSettings};
 use tandem_checkpoint::{FolderSpace, ModelContract, checkpoint_step, stored_features, stored_identity};
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
@@ -357,8 +357,9 @@ struct RoleKernels {
 
 impl RoleKernels {
     fn of(arithmetic: Arithmetic) -> RoleKernels {
-        let features = tandem_audio::kernels::kernels_for(arithmetic);
-        let data = [&features, &tandem_feed::kernels::kernels_for(&SPEECH)[..], kernels::KERNELS].concat();
+        let settings = FeatureSettings { arithmetic, ..FeatureSettings::default() };
+        let features = tandem_audio::kernels::kernels_for(&settings);
+        let data = [&features[..], &tandem_feed::kernels::kernels_for(&SPEECH)[..], kernels::KERNELS].concat();
         RoleKernels { data, model: kernels::KERNELS.to_vec() }
     }
 }

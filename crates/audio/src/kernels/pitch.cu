@@ -3,14 +3,21 @@
 //
 // Samples are integers, and so are their autocorrelations, the differences and their cumulative sums: 64 bits hold them
 // exactly, in any order of summation. Only the last few operations round, as they do on the CPU.
+//
+// The file that precedes this one has the numbers of a frame: constants for the default settings, packed settings for all
+// others.
 
 typedef double f64;
 
-constexpr u32 HOP = 256, FRAME = 1024, REFLECT = 384, THREADS = 256;
+constexpr u32 THREADS = 256;
+// Lags are four a thread.
+constexpr u32 MAX_LAGS = 4 * THREADS;
 // A thread computes eight lags, eight samples at a time. Eight samples take nine words, so that lanes eight lags apart
 // have no bank conflicts.
 constexpr u32 LAGS = 8, PADDED_LAGS = 9;
-constexpr u32 STAGED = FRAME + LAGS;
+// Samples that are staged for a frame: whole groups, and one more where lags reach.
+__device__ constexpr u32 groups_of(u32 frame) { return (frame + LAGS - 1) / LAGS; }
+__device__ constexpr u32 staged_words(u32 frame) { return (groups_of(frame) + 1) * PADDED_LAGS; }
 // Groups of eight samples after which 32-bit sums are added to the 64-bit ones: 16 * 4 products of two samples by two
 // low bytes, each up to 2 * 2^15 * 255, are below 2^31.
 constexpr u32 BURST = 16;
@@ -22,18 +29,18 @@ __device__ inline u32 staged_at(u32 sample) { return sample / LAGS * PADDED_LAGS
 __device__ inline f64 setting(const u64* settings, u32 i) { return __longlong_as_double((i64)settings[i]); }
 
 // Sample n of the frame, with reflect padding at both ends of the row. Zero past the frame, where lags reach.
-__device__ inline i32 sample_at(const i16* row, i32 length, u32 frame, u32 n) {
-    if (n >= FRAME) return 0;
-    i32 at = (i32)(frame * HOP + n) - (i32)REFLECT;
+__device__ inline i32 sample_at(const i16* row, i32 length, Geometry g, u32 frame, u32 n) {
+    if (n >= g.frame) return 0;
+    i32 at = (i32)(frame * g.hop + n) - (i32)g.pad;
     if (at < 0) at = -at;
     if (at >= length) at = 2 * (length - 1) - at;
     return row[at];
 }
 
 // Stages every sample with its successor, twice: as they are, and as both low bytes (0 to 255) below both high bytes.
-__device__ inline void stage(const i16* row, i32 length, u32 frame, u32* pairs, u32* bytes) {
-    for (u32 n = threadIdx.x; n < STAGED; n += THREADS) {
-        u32 a = (u32)sample_at(row, length, frame, n), b = (u32)sample_at(row, length, frame, n + 1);
+__device__ inline void stage(const i16* row, i32 length, Geometry g, u32 frame, u32* pairs, u32* bytes) {
+    for (u32 n = threadIdx.x; n < (groups_of(g.frame) + 1) * LAGS; n += THREADS) {
+        u32 a = (u32)sample_at(row, length, g, frame, n), b = (u32)sample_at(row, length, g, frame, n + 1);
         pairs[staged_at(n)] = (a & 0xffffu) | b << 16;
         bytes[staged_at(n)] = (a & 0xffu) | (b & 0xffu) << 8 | (a & 0xff00u) << 8 | (b & 0xff00u) << 16;
     }
@@ -51,13 +58,13 @@ __device__ inline i32 add_high(u32 samples, u32 bytes, i32 sum) {
 
 // The autocorrelation sums of x[n] x[n + lag] for lags 8 group + 1 ... 8 group + 8, over every `parts`-th group of
 // eight samples from `part` on.
-__device__ inline void correlate(const u32* pairs, const u32* bytes, u32 group, u32 part, u32 parts,
+__device__ inline void correlate(const u32* pairs, const u32* bytes, u32 sample_groups, u32 group, u32 part, u32 parts,
                                  i64 (&sums)[LAGS]) {
 #pragma unroll
     for (u32 l = 0; l < LAGS; l++) sums[l] = 0;
-    for (u32 m = part; m + group < FRAME / LAGS;) {
+    for (u32 m = part; m + group < sample_groups;) {
         i32 low[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0}, high[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0};
-        for (u32 burst = 0; burst < BURST && m + group < FRAME / LAGS; burst++, m += parts) {
+        for (u32 burst = 0; burst < BURST && m + group < sample_groups; burst++, m += parts) {
             const u32 *here = pairs + m * PADDED_LAGS, *there = bytes + (m + group) * PADDED_LAGS;
             u32 y[2 * LAGS];
 #pragma unroll
@@ -103,6 +110,23 @@ __device__ inline i64 prefix_sums(i64 (&v)[4], i64* warp_sums) {
     __syncthreads();
 #pragma unroll
     for (u32 i = 0; i < 4; i++) v[i] += before;
+    return all;
+}
+
+// The sum of squares of the samples past the first four of every thread. Block-wide.
+__device__ inline i64 energy_beyond(const u32* pairs, u32 frame, i64* warp_sums) {
+    i64 sum = 0, all = 0;
+    for (u32 n = MAX_LAGS + threadIdx.x; n < frame; n += THREADS) {
+        i64 x = (i16)(pairs[staged_at(n)] & 0xffffu);
+        sum += x * x;
+    }
+#pragma unroll
+    for (u32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+#pragma unroll
+    for (u32 w = 0; w < THREADS / 32; w++) all += warp_sums[w];
+    __syncthreads();
     return all;
 }
 
@@ -155,16 +179,13 @@ constexpr u32 NOT_CACHED = 0xffffffffu, NOT_COMPUTED = 0xffffffffu;
 // Block b computes frame b of the frames of all rows. A row with an offset into `cache` is read from there if it has
 // been computed before: the same recording has the same pitch in every epoch.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pitch(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
+    PITCH(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
           const u64* settings, f32* out, const u32* cache_offsets, f32* cache, u32 has_cache, u32 rows) {
-    __shared__ u32 pairs[STAGED / LAGS * PADDED_LAGS], bytes[STAGED / LAGS * PADDED_LAGS];
-    __shared__ i64 partial[THREADS * LAGS];
-    __shared__ f64 difference[FRAME];
-    __shared__ i64 warp_sums[THREADS / 32];
-    __shared__ Minimum warps[THREADS / 32];
+    Geometry g = geometry_of(settings);
+    PITCH_MEMORY
     u32 row = row_of(frame_starts, rows, blockIdx.x), frame = blockIdx.x - __ldg(frame_starts + row);
     u32 length = min_of(lengths[row], row_capacity(sample_starts, row));
-    u32 row_frames = length > REFLECT ? length / HOP : 0;
+    u32 row_frames = length >= g.min_samples ? length / g.hop + g.extra_frames : 0;
     u32 tid = threadIdx.x;
     if (frame >= row_frames) {
         if (tid == 0) out[blockIdx.x] = 0.f;
@@ -178,21 +199,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     u32 min_period = (u32)settings[MIN_PERIOD], max_period = (u32)settings[MAX_PERIOD];
     u32 groups = (max_period + LAGS - 1) / LAGS, parts = THREADS / groups;
-    stage(audio + __ldg(sample_starts + row), (i32)length, frame, pairs, bytes);
+    stage(audio + __ldg(sample_starts + row), (i32)length, g, frame, pairs, bytes);
     __syncthreads();
     if (tid < groups * parts) {
         i64 sums[LAGS];
-        correlate(pairs, bytes, tid % groups, tid / groups, parts, sums);
+        correlate(pairs, bytes, groups_of(g.frame), tid % groups, tid / groups, parts, sums);
 #pragma unroll
         for (u32 l = 0; l < LAGS; l++) partial[tid * LAGS + l] = sums[l];
     }
     i64 head[4], sum[4], differences[4];
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
-        i64 x = (i16)(pairs[staged_at(4 * tid + i)] & 0xffffu);
+        u32 n = 4 * tid + i;
+        i64 x = MAX_LAGS <= g.frame || n < g.frame ? (i16)(pairs[staged_at(n)] & 0xffffu) : 0;
         head[i] = x * x;
     }
     i64 energy = prefix_sums(head, warp_sums);  // It synchronizes the block: `partial` is complete.
+    if (g.frame > MAX_LAGS) energy += energy_beyond(pairs, g.frame, warp_sums);
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         u32 lag = 4 * tid + i + 1;
@@ -221,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (u32 w = 1; w < THREADS / 32; w++) merge(found, warps[w].dip, warps[w].lowest, warps[w].value);
         u32 at = found.dip <= last ? found.dip : found.lowest;
         f64 period = (f64)(min_period + at) + parabola_shift(difference, at, last);
-        f64 rms = sqrt((f64)energy * 0x1p-30 / (f64)FRAME);
+        f64 rms = sqrt((f64)energy * 0x1p-30 / (f64)g.frame);
         bool voiced = difference[at] <= setting(settings, MAX_APERIODICITY) && rms >= setting(settings, SILENCE);
         f32 hz = voiced ? (f32)((f64)settings[RATE] / period) : 0.f;
         out[blockIdx.x] = hz;

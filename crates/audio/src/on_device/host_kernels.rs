@@ -9,7 +9,8 @@ use tandem_device::HostArgs;
 use super::packed_settings::{self, WORDS};
 use super::tables::FILTER_WORDS;
 use super::{NOT_CACHED, NOTHING_YET};
-use crate::kernels::{LogMelArgs, PitchArgs, ResampleArgs};
+use crate::kernels::{LogMelArgs, NormalizeArgs, PitchArgs, ResampleArgs};
+use crate::normalization::Normalization;
 use crate::{AudioError, Clip, FeatureSettings, LogMel, MelFrames, PitchTracker, Resampler};
 
 thread_local! {
@@ -21,6 +22,7 @@ thread_local! {
 struct Plans {
     words: [u64; WORDS],
     settings: FeatureSettings,
+    normalization: Normalization,
     log_mel: LogMel,
     tracker: PitchTracker,
     clip: Clip,
@@ -35,6 +37,7 @@ impl Plans {
             words,
             log_mel: LogMel::new(&settings)?,
             tracker: PitchTracker::new(&settings, &pitch)?,
+            normalization: Normalization::of(&settings),
             settings,
             clip: Clip::default(),
             mel: MelFrames::default(),
@@ -87,21 +90,42 @@ pub(crate) fn log_mel(args: &mut HostArgs<'_>) {
         LogMelArgs::host(args);
     let [sample_starts, frame_starts] = [sample_starts, frame_starts].map(|starts| &starts[..=rows as usize]);
     with_plans(settings, |plans| {
-        let n_mels = plans.settings.n_mels;
+        let (n_mels, normalization) = (plans.settings.n_mels, plans.normalization);
         // Without energies there is no memory to split.
         let mut energies = (with_energy == 1).then(|| split_rows(energy, frame_starts, 1));
         for (row, out) in split_rows(mel, frame_starts, n_mels).enumerate() {
             let own = if plans.fill(row_of(audio, sample_starts, lengths, row)) {
-                let made = plans.log_mel.mel_energy_into(&plans.clip, &mut plans.mel, &mut plans.values);
+                let made = plans.log_mel.logs_into(&plans.clip, &mut plans.mel, Some(&mut plans.values));
                 assert!(made.is_ok(), "rate and length are right: {made:?}");
                 plans.mel.num_frames().min(out.len() / n_mels)
             } else {
                 0
             };
-            fill_row(out, &plans.mel.values[..own * n_mels], packed_settings::ln_floor(&plans.words));
+            fill_row(out, &plans.mel.values[..own * n_mels], plans.settings.silence());
+            // If it needs the maximum of the row, the next kernel does it.
+            if !normalization.needs_maximum() {
+                normalization.apply(&mut out[..own * n_mels]);
+            }
             if let Some(energy) = energies.as_mut().and_then(Iterator::next) {
                 fill_row(energy, &plans.values[..own], 0.0);
             }
+        }
+    });
+}
+
+pub(crate) fn normalize_log_mel(args: &mut HostArgs<'_>) {
+    let NormalizeArgs { lengths, sample_starts, frame_starts, settings, mel, rows } = NormalizeArgs::host(args);
+    let [sample_starts, frame_starts] = [sample_starts, frame_starts].map(|starts| &starts[..=rows as usize]);
+    with_plans(settings, |plans| {
+        let n_mels = plans.settings.n_mels;
+        for (row, out) in split_rows(mel, frame_starts, n_mels).enumerate() {
+            let num_samples = lengths[row].min(sample_starts[row + 1] - sample_starts[row]) as usize;
+            let frames = match num_samples >= plans.settings.min_samples() {
+                true => plans.settings.num_frames(num_samples),
+                false => 0,
+            };
+            let (own, padding) = out.split_at_mut(frames.min(out.len() / n_mels) * n_mels);
+            padding.fill(plans.normalization.apply(own));
         }
     });
 }

@@ -1,4 +1,5 @@
-//! Features computed on the device: a batch of padded rows at a time, one launch per kind of feature.
+//! Features computed on the device: a batch of padded rows at a time, one launch per kind of feature (two for log-mel with a
+//! top range).
 //!
 //! Input: int16 samples in device memory, a row per clip, each with its length. Output: features in the caller's
 //! device memory. Rows may differ in length: [`Starts`] holds where each begins. [`DeviceFeatures`] owns its tables
@@ -10,6 +11,8 @@
 //! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler). On CUDA, resampling gives the same bits, and
 //! so does log-mel in [`Arithmetic::TwoFloat`]; in f64 it is within the same error bounds of the reference. Pitch differs in
 //! its last rounding.
+//!
+//! The default settings have kernels of their own. All others share slower kernels, which take sizes as numbers.
 
 mod packed_settings;
 mod rows;
@@ -20,18 +23,22 @@ mod model;
 
 use tandem_device::{Arena, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
 
-use crate::kernels::{LogMelArgs, PITCH, PitchArgs, RESAMPLE, ResampleArgs, log_mel_for};
-use crate::{Arithmetic, AudioError, FeatureSettings, PitchSettings};
+use crate::kernels::{
+    LogMelArgs, NORMALIZE_LOG_MEL, NormalizeArgs, PitchArgs, RESAMPLE, ResampleArgs, log_mel_for, pitch_for,
+};
+use crate::normalization::Normalization;
+use crate::{AudioError, FeatureSettings, PitchSettings};
 use rows::check_elements;
 pub use rows::{SampleRows, Starts};
-use tables::{TableId, Tables};
+use tables::{MAX_PERIOD, TableId, Tables, fits_mel_1024, fits_pitch_1024};
 
 /// The owner of the tables in memory reports.
 const OWNER: &str = "feature tables";
 
-/// Frames that a block of the log-mel kernel computes: rows of features begin at multiples of this.
+/// Frames that a block of the log-mel kernel for the default settings computes: rows of features begin at multiples of this.
 pub const TILE_FRAMES: u32 = 8;
 const MEL_THREADS: u32 = 128;
+const NORMALIZE_THREADS: u32 = 1024;
 /// Samples that a block of the resampling kernel computes, one thread each: resampled rows begin at multiples of this.
 pub const TILE_SAMPLES: u32 = 256;
 const PITCH_THREADS: u32 = 256;
@@ -40,6 +47,8 @@ const PITCH_THREADS: u32 = 256;
 pub struct DeviceFeatures {
     resample: LoadedKernel,
     log_mel: LoadedKernel,
+    /// Where the settings have a top range.
+    normalize: Option<LoadedKernel>,
     pitch: LoadedKernel,
     tables: Block,
     layout: Layout,
@@ -65,7 +74,18 @@ struct Layout {
     spans: [(u64, u64); 6],
     num_filters: u32,
     n_mels: u32,
-    arithmetic: Arithmetic,
+    mel: Blocks,
+    pitch: Blocks,
+}
+
+/// The kernel of a feature and its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Blocks {
+    kernel: &'static str,
+    /// Frames of a block.
+    frames: u32,
+    threads: u32,
+    shared_bytes: u32,
 }
 
 impl DeviceFeatures {
@@ -80,8 +100,9 @@ impl DeviceFeatures {
     /// Loads the kernels and uploads the tables to `arena`. Blocks until the upload is done. `rates_hz` are the rates
     /// that can be resampled from; rows name them by index.
     ///
-    /// Fails with [`AudioError::Settings`] on a geometry that the kernels do not support (they support n_fft and win of
-    /// 1024, hop of 256, up to 128 bands), with [`AudioError::RatePair`], and with [`AudioError::Device`].
+    /// Fails with [`AudioError::Settings`], with [`AudioError::RatePair`], and with [`AudioError::Device`]. The kernels
+    /// support an even n_fft of up to 4096 without prime factors above 5, and pitch with periods of up to 1024 samples.
+    /// [`Arithmetic::TwoFloat`](crate::Arithmetic::TwoFloat) supports fewer settings.
     pub fn create(
         device: &Device,
         arena: &Arena,
@@ -100,8 +121,12 @@ impl DeviceFeatures {
         stream.drain()?;
         Ok(DeviceFeatures {
             resample: device.load(&RESAMPLE)?,
-            log_mel: device.load(log_mel_for(settings.arithmetic))?,
-            pitch: device.load(&PITCH)?,
+            log_mel: device.load(log_mel_for(settings))?,
+            normalize: match Normalization::of(settings).needs_maximum() {
+                true => Some(device.load(&NORMALIZE_LOG_MEL)?),
+                false => None,
+            },
+            pitch: device.load(pitch_for(settings))?,
             tables: block,
             layout: Layout::of(&tables, settings, rates_hz),
         })
@@ -141,11 +166,12 @@ impl DeviceFeatures {
         stream.launch(&self.resample, grid, args)
     }
 
-    /// Log-mel frames, and optionally energies, of a batch at the sample rate of the features, in one launch.
+    /// Log-mel frames, and optionally energies, of a batch at the sample rate of the features.
     ///
     /// `frames` holds the frames of each row in the output, padding included: multiples of [`TILE_FRAMES`]. A longer
-    /// row is truncated. `mel` is f32 `[sum of frames, n_mels]`, padded with the logarithm of the floor, and `energy`
-    /// f32 `[sum of frames]`, padded with 0.
+    /// row is truncated, and `top_range` then counts from the maximum of the frames that are left. `mel` is f32
+    /// `[sum of frames, n_mels]`, padded with silence: [`FeatureSettings::silence`], raised by `top_range` where the row is
+    /// loud. `energy` is f32 `[sum of frames]`, padded with 0.
     pub fn log_mel(
         &self,
         stream: &Stream,
@@ -154,15 +180,14 @@ impl DeviceFeatures {
         mel: View<'_>,
         energy: Option<View<'_>>,
     ) -> Result<(), DeviceError> {
-        let (kernel, rows, sum) =
-            (log_mel_for(self.layout.arithmetic).name, frames.num_rows(), u64::from(frames.end()));
+        let (kernel, rows, sum) = (self.layout.mel.kernel, frames.num_rows(), u64::from(frames.end()));
         audio.check(kernel, "the samples", rows, 1)?;
         frames.check(kernel, "the frames", rows, TILE_FRAMES)?;
         check_elements(kernel, "the mel frames", mel, 4, sum * u64::from(self.layout.n_mels))?;
         if let Some(energy) = energy {
             check_elements(kernel, "the energies", energy, 4, sum)?;
         }
-        let Some(grid) = grid_of(kernel, frames.end() / TILE_FRAMES, MEL_THREADS)? else { return Ok(()) };
+        let Some(grid) = self.layout.mel.grid(frames.end())? else { return Ok(()) };
         let args = LogMelArgs {
             audio: audio.samples,
             lengths: audio.lengths,
@@ -178,7 +203,18 @@ impl DeviceFeatures {
             with_energy: u32::from(energy.is_some()),
             rows: rows as u32,
         };
-        stream.launch(&self.log_mel, grid, args)
+        stream.launch(&self.log_mel, grid, args)?;
+        let Some(normalize) = &self.normalize else { return Ok(()) };
+        let args = NormalizeArgs {
+            lengths: audio.lengths,
+            sample_starts: audio.starts.device,
+            frame_starts: frames.device,
+            settings: self.table(TableId::Settings),
+            mel,
+            rows: rows as u32,
+        };
+        let grid = Grid { blocks: [rows as u32, 1, 1], threads: NORMALIZE_THREADS, shared_bytes: 0 };
+        stream.launch(normalize, grid, args)
     }
 
     /// The pitch of every frame of a batch at the sample rate of the features: f32 `[sum of frames]` in Hz, 0 where
@@ -193,7 +229,7 @@ impl DeviceFeatures {
         pitch: View<'_>,
         cached: Option<CachedPitch<'_>>,
     ) -> Result<(), DeviceError> {
-        let (kernel, rows) = (PITCH.name, frames.num_rows());
+        let (kernel, rows) = (self.layout.pitch.kernel, frames.num_rows());
         audio.check(kernel, "the samples", rows, 1)?;
         frames.check(kernel, "the frames", rows, 1)?;
         check_elements(kernel, "the pitches", pitch, 4, frames.end().into())?;
@@ -201,7 +237,7 @@ impl DeviceFeatures {
             check_elements(kernel, "the offsets", cached.offsets, 4, rows as u64)?;
         }
         let nothing = || self.tables.part(0, 0);
-        let Some(grid) = grid_of(kernel, frames.end(), PITCH_THREADS)? else { return Ok(()) };
+        let Some(grid) = self.layout.pitch.grid(frames.end())? else { return Ok(()) };
         let args = PitchArgs {
             audio: audio.samples,
             lengths: audio.lengths,
@@ -230,8 +266,38 @@ impl Layout {
             spans: [Settings, Twiddles, Bands, MelWeights, Filters, FilterWeights].map(|table| tables.span(table)),
             num_filters: rates_hz.len() as u32,
             n_mels: settings.n_mels as u32,
-            arithmetic: settings.arithmetic,
+            mel: Blocks::of_mel(settings),
+            pitch: Blocks::of_pitch(settings),
         }
+    }
+}
+
+impl Blocks {
+    fn of_mel(settings: &FeatureSettings) -> Blocks {
+        let kernel = log_mel_for(settings).name;
+        if fits_mel_1024(settings) {
+            return Blocks { kernel, frames: TILE_FRAMES, threads: MEL_THREADS, shared_bytes: 0 };
+        }
+        // A frame a block, and about one butterfly of radix 4 a thread. Two buffers of complex f64, of 16 numbers at least.
+        let half = (settings.n_fft / 2) as u32;
+        let threads = (half / 4).next_multiple_of(32).clamp(64, 256);
+        Blocks { kernel, frames: 1, threads, shared_bytes: 2 * 16 * half.max(16) }
+    }
+
+    fn of_pitch(settings: &FeatureSettings) -> Blocks {
+        let kernel = pitch_for(settings).name;
+        // Partial sums of eight lags a thread, the differences, eight numbers and eight minima of warps; then the samples of
+        // a frame twice, in groups of eight that take nine words.
+        let fixed = 8 * 8 * PITCH_THREADS + 8 * MAX_PERIOD as u32 + 8 * 8 + 8 * 16;
+        let staged = 2 * 4 * 9 * ((settings.n_fft as u32).div_ceil(8) + 1);
+        let shared_bytes = if fits_pitch_1024(settings) { 0 } else { fixed + staged };
+        Blocks { kernel, frames: 1, threads: PITCH_THREADS, shared_bytes }
+    }
+
+    /// The grid for so many frames. `None` if there are none.
+    fn grid(&self, frames: u32) -> Result<Option<Grid>, DeviceError> {
+        let grid = grid_of(self.kernel, frames / self.frames, self.threads)?;
+        Ok(grid.map(|grid| Grid { shared_bytes: self.shared_bytes, ..grid }))
     }
 }
 
@@ -243,5 +309,26 @@ fn grid_of(kernel: &'static str, blocks: u32, threads: u32) -> Result<Option<Gri
         _ => {
             Err(DeviceError::Arguments { kernel, problem: format!("{blocks} blocks are more than a launch can have") })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FeaturePreset;
+
+    /// Compute capability 7.5 has the least: 64 KiB.
+    #[test]
+    fn blocks_fit_into_the_shared_memory_of_every_card() {
+        for n_fft in [2, 16, 400, 1024, 2048, 4096] {
+            let settings = FeatureSettings { n_fft, hop_samples: 2, ..FeaturePreset::Whisper.settings() };
+            for blocks in [Blocks::of_mel(&settings), Blocks::of_pitch(&settings)] {
+                assert!(blocks.shared_bytes <= 64 << 10, "{n_fft}: {blocks:?}");
+            }
+        }
+        let whisper = Blocks::of_mel(&FeaturePreset::Whisper.settings());
+        assert_eq!((whisper.kernel, whisper.frames, whisper.threads, whisper.shared_bytes), ("log_mel_any", 1, 64, 6400));
+        let default = Blocks::of_mel(&FeatureSettings::default());
+        assert_eq!((default.kernel, default.frames, default.threads, default.shared_bytes), ("log_mel", 8, 128, 0));
     }
 }

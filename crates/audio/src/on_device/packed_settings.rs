@@ -1,17 +1,20 @@
 //! The feature settings packed into 64-bit words, the form in which kernels and host kernels read them.
 
-use crate::{Arithmetic, AudioError, FeatureSettings, PitchSettings};
+use crate::normalization::Normalization;
+use crate::{
+    Arithmetic, AudioError, FeatureSettings, Framing, LogBase, MelNorm, MelScale, PitchSettings, Spectrum,
+};
 
 /// Words of the packed settings.
-pub(crate) const WORDS: usize = 17;
+pub(crate) const WORDS: usize = 29;
 
 /// Packs the settings, in the order that the kernels expect. Integers as they are, real numbers as the bits of an f64.
 ///
 /// Fails with [`AudioError::Settings`].
 pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<[u64; WORDS], AudioError> {
     let (min_period, max_period) = pitch.periods(settings)?;
-    // The log-mel value of silence. Padding has the same bits on every device.
-    let ln_floor = (settings.floor as f32).ln();
+    // Padding has the same bits on every device.
+    let log_floor = Normalization::of(settings).log_floor;
     Ok([
         u64::from(settings.rate_hz),
         settings.n_fft as u64,
@@ -28,8 +31,20 @@ pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<
         pitch.silence_rms.to_bits(),
         min_period as u64,
         max_period as u64,
-        u64::from(ln_floor.to_bits()),
+        u64::from(log_floor.to_bits()),
         settings.arithmetic as u64,
+        settings.framing as u64,
+        settings.spectrum as u64,
+        settings.power_epsilon.to_bits(),
+        settings.mel_scale as u64,
+        settings.mel_norm as u64,
+        settings.log as u64,
+        settings.top_range.unwrap_or(f64::INFINITY).to_bits(),
+        settings.shift.to_bits(),
+        settings.scale.to_bits(),
+        settings.pad_samples() as u64,
+        settings.min_samples() as u64,
+        settings.extra_frames() as u64,
     ])
 }
 
@@ -45,7 +60,16 @@ pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
         fmin_hz: real(5),
         fmax_hz: real(6),
         floor: real(7),
-        arithmetic: if words[16] == Arithmetic::F64 as u64 { Arithmetic::F64 } else { Arithmetic::TwoFloat },
+        arithmetic: Arithmetic::ALL[words[16] as usize],
+        framing: Framing::ALL[words[17] as usize],
+        spectrum: Spectrum::ALL[words[18] as usize],
+        power_epsilon: real(19),
+        mel_scale: MelScale::ALL[words[20] as usize],
+        mel_norm: MelNorm::ALL[words[21] as usize],
+        log: LogBase::ALL[words[22] as usize],
+        top_range: Some(real(23)).filter(|range| range.is_finite()),
+        shift: real(24),
+        scale: real(25),
     };
     let pitch = PitchSettings {
         fmin_hz: real(8),
@@ -57,14 +81,10 @@ pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
     (settings, pitch)
 }
 
-/// The log-mel value of padding frames.
-pub(crate) fn ln_floor(words: &[u64; WORDS]) -> f32 {
-    f32::from_bits(words[15] as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FeaturePreset;
 
     #[test]
     fn settings_survive_packing() {
@@ -75,6 +95,11 @@ mod tests {
             assert_eq!(unpack(&pack(&settings, &pitch).unwrap()), (settings.clone(), pitch.clone()));
         }
         let words = pack(&settings, &pitch).unwrap();
-        assert_eq!((words[13], words[14], ln_floor(&words)), (36, 276, 1e-5_f32.ln()));
+        assert_eq!((words[13], words[14], words[15]), (36, 276, u64::from(1e-5_f32.ln().to_bits())));
+        assert_eq!((words[26], words[27], words[28]), (384, 385, 0));
+        for preset in FeaturePreset::ALL {
+            let settings = preset.settings();
+            assert_eq!(unpack(&pack(&settings, &pitch).unwrap()), (settings, pitch.clone()));
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use tandem_audio::{Arithmetic, FeatureSettings};
+use tandem_audio::FeatureSettings;
 use tandem_model::{ModelDims, Preset};
 use tandem_text::{Language, LanguageRules, Phonemizer, Script, SymbolTable};
 
@@ -93,9 +93,9 @@ impl LegacyFeatures {
     fn convert(self) -> FeatureSettings {
         let LegacyFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor } = self;
         let win_samples = win_samples.unwrap_or(n_fft);
-        // Format 1 knew no other.
-        let arithmetic = Arithmetic::F64;
-        FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor, arithmetic }
+        // Format 1 knew no other arithmetic, framing, spectrum, mel scale or logarithm than the default.
+        let rest = FeatureSettings::default();
+        FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor, ..rest }
     }
 }
 
