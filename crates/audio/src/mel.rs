@@ -160,13 +160,7 @@ impl FastMel {
         let filterbank = Filterbank::new(settings);
         let bands = filterbank.bands().map(|(first_bin, w)| Band { first_bin, num_bins: w.len() }).collect();
         let weights = filterbank.bands().flat_map(|(_, weights)| weights).map(|&w| w as f32).collect();
-        FastMel {
-            stft: Stft::new(settings),
-            bands,
-            weights,
-            padded: Vec::new(),
-            bins: vec![0.0; settings.num_bins()],
-        }
+        FastMel { stft: Stft::new(settings), bands, weights, padded: Vec::new(), bins: vec![0.0; settings.num_bins()] }
     }
 
     fn run(

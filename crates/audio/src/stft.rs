@@ -8,8 +8,8 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{FftNum, RealFftPlanner, RealToComplex};
 
-use crate::{FeatureSettings, Spectrum};
 use crate::clip::FULL_SCALE;
+use crate::{FeatureSettings, Spectrum};
 
 /// f32 or f64.
 pub(crate) trait StftFloat: FftNum {

@@ -20,6 +20,8 @@ pub(crate) mod tables;
 pub(crate) mod host_kernels;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod model_any;
 
 use tandem_device::{Arena, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
 
@@ -327,7 +329,10 @@ mod tests {
             }
         }
         let whisper = Blocks::of_mel(&FeaturePreset::Whisper.settings());
-        assert_eq!((whisper.kernel, whisper.frames, whisper.threads, whisper.shared_bytes), ("log_mel_any", 1, 64, 6400));
+        assert_eq!(
+            (whisper.kernel, whisper.frames, whisper.threads, whisper.shared_bytes),
+            ("log_mel_any", 1, 64, 6400)
+        );
         let default = Blocks::of_mel(&FeatureSettings::default());
         assert_eq!((default.kernel, default.frames, default.threads, default.shared_bytes), ("log_mel", 8, 128, 0));
     }

@@ -9,7 +9,9 @@ use crate::clip::round_to_i16;
 use crate::pitch::{find_dip, parabola_shift};
 use crate::transform::{Complex, KernelMel, TransformReal};
 use crate::two_float::TwoFloat;
-use crate::{Clip, FeatureSettings, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel};
+use crate::{
+    Clip, FeaturePreset, FeatureSettings, Framing, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel,
+};
 
 impl TransformReal for f64 {
     fn of(value: f64) -> f64 {
@@ -76,7 +78,7 @@ fn worst<T: TransformReal>() -> Vec<(&'static str, f64)> {
     worst
 }
 
-fn hostile() -> Vec<(&'static str, Vec<i16>)> {
+pub(super) fn hostile() -> Vec<(&'static str, Vec<i16>)> {
     let tone = |hz: f64, amplitude: f64| {
         move |i: i32| amplitude * (std::f64::consts::TAU * hz * f64::from(i) / 22_050.0).sin()
     };
@@ -168,14 +170,16 @@ fn dp2a(samples: u32, bytes: [i32; 2]) -> i32 {
 }
 
 /// `pitch.cu` for one frame: its correlations by groups and parts, then the rest in the same order.
-fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
+fn pitch_of(frame: &[i16], settings: &FeatureSettings, pitch: &PitchSettings) -> f32 {
     const LAGS: usize = 8;
     const PADDED_LAGS: usize = 9;
     const BURST: usize = 16;
-    let (min_period, max_period) = pitch.periods(&FeatureSettings::default()).unwrap();
+    let (min_period, max_period) = pitch.periods(settings).unwrap();
     let staged_at = |i: usize| i / LAGS * PADDED_LAGS + i % LAGS;
-    let (mut pairs, mut bytes) = (vec![0_u32; 1032 / LAGS * PADDED_LAGS], vec![0_u32; 1032 / LAGS * PADDED_LAGS]);
-    for n in 0..1032 {
+    let sample_groups = frame.len().div_ceil(LAGS);
+    let words = (sample_groups + 1) * PADDED_LAGS;
+    let (mut pairs, mut bytes) = (vec![0_u32; words], vec![0_u32; words]);
+    for n in 0..(sample_groups + 1) * LAGS {
         let [a, b] = [n, n + 1].map(|n| frame.get(n).map_or(0, |x| i32::from(*x) as u32));
         pairs[staged_at(n)] = (a & 0xffff) | b << 16;
         bytes[staged_at(n)] = (a & 0xff) | (b & 0xff) << 8 | (a & 0xff00) << 8 | (b & 0xff00) << 16;
@@ -193,7 +197,7 @@ fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
             }
             (*low, *high) = ([0; LAGS], [0; LAGS]);
         };
-        for (i, m) in (part..).step_by(parts).take_while(|m| m + group < 1024 / LAGS).enumerate() {
+        for (i, m) in (part..).step_by(parts).take_while(|m| m + group < sample_groups).enumerate() {
             let (here, there) = (m * PADDED_LAGS, (m + group) * PADDED_LAGS);
             let y: Vec<u32> = (0..2 * LAGS).map(|i| bytes[there + i / LAGS * PADDED_LAGS + i % LAGS]).collect();
             for j in (0..LAGS).step_by(2) {
@@ -209,7 +213,11 @@ fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
         }
         put_away(&mut low, &mut high);
     }
-    let energy: i64 = frame.iter().map(|x| i64::from(*x).pow(2)).sum();
+    // The samples of `prefix_sums`, four a thread, and those of `energy_beyond`.
+    let square = |n: usize| i64::from(pairs[staged_at(n)] as i16).pow(2);
+    let near: i64 = (0..1024).map(|n| if 1024 <= frame.len() || n < frame.len() { square(n) } else { 0 }).sum();
+    let energy = near + (1024..frame.len()).map(square).sum::<i64>();
+    assert_eq!(energy, frame.iter().map(|x| i64::from(*x).pow(2)).sum::<i64>());
     let (mut head, mut sum, mut differences) = (0, 0, Vec::new());
     for lag in 1..=max_period {
         head += i64::from(frame[lag - 1]).pow(2);
@@ -226,9 +234,19 @@ fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
     }
     let dip = find_dip(&differences, pitch.trough_threshold);
     let period = (min_period + dip) as f64 + parabola_shift(&differences, dip);
-    let rms = (energy as f64 * 2.0_f64.powi(-30) / 1024.0).sqrt();
+    let rms = (energy as f64 * 2.0_f64.powi(-30) / frame.len() as f64).sqrt();
     let voiced = differences[dip] <= pitch.max_aperiodicity && rms >= pitch.silence_rms;
-    if voiced { (22_050.0 / period) as f32 } else { 0.0 }
+    if voiced { (f64::from(settings.rate_hz) / period) as f32 } else { 0.0 }
+}
+
+/// The samples of a frame, by the packed settings: `sample_at` of `pitch.cu` and `windowed` of `mel_any.cu`.
+pub(super) fn frame_of(samples: &[i16], words: &[u64], frame: usize) -> Vec<i16> {
+    let ([n_fft, hop, pad], length) = ([1, 3, 26].map(|i| words[i] as i64), samples.len() as i64);
+    let at = |n: i64| {
+        let at = (frame as i64 * hop + n - pad).abs();
+        samples[if at >= length { 2 * (length - 1) - at } else { at } as usize]
+    };
+    (0..n_fft).map(at).collect()
 }
 
 /// A voice that glides from 90 to 290 Hz, with breath.
@@ -255,7 +273,7 @@ fn pitch_by_integers_is_the_trackers() {
             tracker.pitch_into(&clip, &mut expected).unwrap();
             // Frames that need no mirroring.
             for (t, &expected) in expected.iter().enumerate().skip(2).step_by(9).take(8) {
-                let found = pitch_of(&clip.samples[t * 256 - 384..][..1024], &pitch);
+                let found = pitch_of(&clip.samples[t * 256 - 384..][..1024], &FeatureSettings::default(), &pitch);
                 assert!((found - expected).abs() <= 1e-6 * expected, "{name} {t}: {found} for {expected}");
                 frames += 1;
                 voiced += u32::from(expected > 0.0);
@@ -263,4 +281,38 @@ fn pitch_by_integers_is_the_trackers() {
         }
         assert!(voiced > 20 && frames - voiced > 20, "{voiced} of {frames}");
     }
+}
+
+#[test]
+fn pitch_by_integers_is_the_trackers_with_any_settings() {
+    let sizes = [(400, 160_usize), (450, 147), (600, 600), (1000, 333), (2048, 512), (4096, 1001)];
+    let any = sizes.into_iter().zip(Framing::ALL.into_iter().cycle()).map(|((n_fft, hop_samples), framing)| {
+        let hop_samples = if framing == Framing::Hop { hop_samples.next_multiple_of(2) } else { hop_samples };
+        FeatureSettings { n_fft, win_samples: n_fft / 2, hop_samples, framing, ..FeatureSettings::default() }
+    });
+    let presets = FeaturePreset::ALL.into_iter().map(FeaturePreset::settings);
+    let pitch = PitchSettings::default();
+    let (mut expected, mut frames, mut voiced) = (Vec::new(), 0, 0);
+    for settings in any.chain(presets) {
+        let words = Tables::new(&settings, &pitch, &[]).unwrap().settings_words;
+        let mut tracker = PitchTracker::new(&settings, &pitch).unwrap();
+        for (name, samples) in [("glide", glide()), hostile().swap_remove(0), hostile().swap_remove(2)] {
+            let clip = Clip { samples, rate_hz: settings.rate_hz };
+            tracker.pitch_into(&clip, &mut expected).unwrap();
+            assert_eq!(expected.len(), settings.num_frames(clip.samples.len()));
+            // The first, the last, and some between.
+            let last = expected.len() - 1;
+            for t in (0..8).map(|i| i * last / 7) {
+                let (found, expected) = (pitch_of(&frame_of(&clip.samples, &words, t), &settings, &pitch), expected[t]);
+                let (n_fft, hop) = (settings.n_fft, settings.hop_samples);
+                assert!(
+                    (found - expected).abs() <= 1e-6 * expected,
+                    "{name} {n_fft} {hop} {t}: {found} for {expected}"
+                );
+                frames += 1;
+                voiced += u32::from(expected > 0.0);
+            }
+        }
+    }
+    assert!(voiced > 50 && frames - voiced > 50, "{voiced} of {frames}");
 }

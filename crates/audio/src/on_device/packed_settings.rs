@@ -1,9 +1,7 @@
 //! The feature settings packed into 64-bit words, the form in which kernels and host kernels read them.
 
 use crate::normalization::Normalization;
-use crate::{
-    Arithmetic, AudioError, FeatureSettings, Framing, LogBase, MelNorm, MelScale, PitchSettings, Spectrum,
-};
+use crate::{Arithmetic, AudioError, FeatureSettings, Framing, LogBase, MelNorm, MelScale, PitchSettings, Spectrum};
 
 /// Words of the packed settings.
 pub(crate) const WORDS: usize = 29;

@@ -8,11 +8,11 @@ use std::f64::consts::TAU;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use super::packed_settings;
-use crate::transform::TransformReal as _;
-use crate::two_float::TwoFloat;
 use crate::clip::FULL_SCALE;
 use crate::normalization::Normalization;
 use crate::stft::hann;
+use crate::transform::TransformReal as _;
+use crate::two_float::TwoFloat;
 use crate::{
     Arithmetic, AudioError, FeatureSettings, Filterbank, Framing, HOP_SAMPLES, LogBase, Lowpass, PitchSettings,
     Spectrum,

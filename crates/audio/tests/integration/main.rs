@@ -11,5 +11,6 @@ mod files;
 mod hostile;
 mod kernels_compile;
 mod on_device;
+mod presets;
 mod reference;
 mod round_trip;

@@ -3,8 +3,8 @@
 
 use crate::common;
 use tandem_audio::{
-    Arithmetic, AudioError, CachedPitch, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, NOT_CACHED,
-    PitchSettings, PitchTracker, Resampler, SampleRows, Starts, mel,
+    Arithmetic, AudioError, CachedPitch, Clip, DeviceFeatures, FeaturePreset, FeatureSettings, Framing, LogMel,
+    MelFrames, NOT_CACHED, PitchSettings, PitchTracker, Resampler, SampleRows, Starts, mel,
 };
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceKind, Element, Machine, SimSpec, Stream};
 use tandem_events::Role;
@@ -44,7 +44,11 @@ on_every_device!(log_mel_and_energy_of_ragged_rows);
 on_every_device!(log_mel_of_hostile_clips);
 on_every_device!(log_mel_and_energy_of_ragged_rows_in_two_floats);
 on_every_device!(log_mel_of_hostile_clips_in_two_floats);
+on_every_device!(log_mel_and_energy_of_presets);
+on_every_device!(log_mel_and_energy_of_other_sizes);
+on_every_device!(padding_with_a_top_range_is_silence_beside_the_row);
 on_every_device!(pitch_is_the_trackers);
+on_every_device!(pitch_with_other_frames_is_the_trackers);
 on_every_device!(kept_pitch_is_not_looked_for_again);
 on_every_device!(resampling_gives_the_same_bits);
 on_every_device!(tables_take_what_was_said_and_launching_nothing);
@@ -63,10 +67,14 @@ struct Fixture {
 
 impl Fixture {
     fn new(machine: &Machine) -> Fixture {
-        Fixture::with(machine, Arithmetic::F64)
+        Fixture::with(machine, FeatureSettings::default())
     }
 
-    fn with(machine: &Machine, arithmetic: Arithmetic) -> Fixture {
+    fn in_two_floats(machine: &Machine) -> Fixture {
+        Fixture::with(machine, FeatureSettings { arithmetic: Arithmetic::TwoFloat, ..FeatureSettings::default() })
+    }
+
+    fn with(machine: &Machine, settings: FeatureSettings) -> Fixture {
         let device = machine.open(0).unwrap();
         let spec = ArenaSpec {
             role: Role::Data,
@@ -78,7 +86,6 @@ impl Fixture {
         };
         let arena = Arena::reserve(&device, spec).unwrap();
         let stream = device.stream(false).unwrap();
-        let settings = FeatureSettings { arithmetic, ..FeatureSettings::default() };
         let pitch = PitchSettings::default();
         let features = DeviceFeatures::create(&device, &arena, &stream, &settings, &pitch, &RATES_HZ).unwrap();
         Fixture { kind: machine.kind(), machine: machine.clone(), device, arena, stream, settings, features }
@@ -91,6 +98,11 @@ impl Fixture {
         host.bytes_mut().unwrap().copy_from_slice(bytes);
         self.stream.upload(&host, 0..bytes.len() as u64, block.view()).unwrap();
         block
+    }
+
+    /// Frames of a row of so many samples.
+    fn frames_of(&self, num_samples: usize) -> usize {
+        if num_samples < self.settings.min_samples() { 0 } else { self.settings.num_frames(num_samples) }
     }
 
     /// Memory in which every float is a NaN and every integer -1.
@@ -184,6 +196,8 @@ fn ragged() -> Vec<Vec<i16>> {
         .map(|num_samples| made(num_samples, |i| 4000.0 * noise() + tone(200.0, 3000.0)(i)))
         .collect();
     clips.push(common::i16s("speech")[..6001].to_vec());
+    // Around the shortest clips of other framings.
+    clips.extend([199, 200, 201, 512, 513, 1024, 1025].map(|num_samples| made(num_samples, |_| 4000.0 * noise())));
     clips
 }
 
@@ -205,9 +219,17 @@ fn hostile() -> Vec<Vec<i16>> {
     clips
 }
 
-/// What a fast path promises at this log-mel value.
-fn bound(log_mel: f64) -> f64 {
-    if log_mel >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 }
+/// The log-mel frames of `clip` in a row with room for `room` frames, and the value of its padding: the CPU's logarithms and
+/// the steps after them, written once more.
+fn expected_row(settings: &FeatureSettings, clip: &Clip, room: usize) -> (Vec<f32>, f32) {
+    let plain = FeatureSettings { top_range: None, shift: 0.0, scale: 1.0, ..settings.clone() };
+    let mut logs = MelFrames::default();
+    _ = LogMel::new(&plain).unwrap().mel_into(clip, &mut logs);
+    logs.values.truncate(room * settings.n_mels);
+    let maximum = logs.values.iter().copied().fold(plain.silence(), f32::max);
+    let lowest = settings.top_range.map_or(f32::NEG_INFINITY, |range| maximum - range as f32);
+    let value = |log: f32| (log.max(lowest) + settings.shift as f32) * settings.scale as f32;
+    (logs.values.iter().map(|&log| value(log)).collect(), value(plain.silence()))
 }
 
 /// Log-mel and energy of `clips` with `frames_of` frames in each row, compared with the CPU path or the reference.
@@ -218,10 +240,12 @@ fn check_log_mel(
     frames_of: impl Fn(usize, usize) -> usize,
 ) {
     let settings = &fixture.settings;
+    let n_mels = settings.n_mels;
     let batch = Batch::new(fixture, clips, spare);
-    let frames = Table::new(fixture, clips.iter().enumerate().map(|(row, clip)| frames_of(row, clip.len() / 256)));
+    let sizes = clips.iter().enumerate().map(|(row, clip)| frames_of(row, fixture.frames_of(clip.len())));
+    let frames = Table::new(fixture, sizes);
     let run = |with_energy: bool| {
-        let (mel, energy) = (fixture.poisoned::<f32>(frames.sum() * 80), fixture.poisoned::<f32>(frames.sum()));
+        let (mel, energy) = (fixture.poisoned::<f32>(frames.sum() * n_mels), fixture.poisoned::<f32>(frames.sum()));
         let wanted = with_energy.then(|| energy.view());
         fixture.features.log_mel(&fixture.stream, batch.rows(), frames.starts(), mel.view(), wanted).unwrap();
         (fixture.down::<f32>(&mel), fixture.down::<f32>(&energy))
@@ -234,28 +258,40 @@ fn check_log_mel(
 
     let mut log_mel = LogMel::new(settings).unwrap();
     let (mut cpu, mut cpu_energy) = (MelFrames::default(), Vec::new());
+    let same_bits = fixture.kind != DeviceKind::Cuda || settings.arithmetic == Arithmetic::TwoFloat;
     for (row, samples) in clips.iter().enumerate() {
-        let clip = Clip { samples: samples.clone(), rate_hz: 22_050 };
-        let own = if log_mel.mel_energy_into(&clip, &mut cpu, &mut cpu_energy).is_ok() { cpu.num_frames() } else { 0 };
+        let clip = Clip { samples: samples.clone(), rate_hz: settings.rate_hz };
         let place = frames.row(row);
-        let own = own.min(place.len());
-        let (found, padding) = found[place.start * 80..place.end * 80].split_at(own * 80);
-        let (energies, silence) = energies[place].split_at(own);
-        assert!(padding.iter().all(|x| x.to_bits() == 1e-5_f32.ln().to_bits()), "row {row}");
-        assert!(silence.iter().all(|x| x.to_bits() == 0), "row {row}");
-        if fixture.kind != DeviceKind::Cuda || settings.arithmetic == Arithmetic::TwoFloat {
-            assert!(bits(found) == bits(&cpu.values[..own * 80]), "row {row}");
+        let (expected, silence) = expected_row(settings, &clip, place.len());
+        let own = expected.len() / n_mels;
+        let (found, padding) = found[place.start * n_mels..place.end * n_mels].split_at(own * n_mels);
+        let (energies, no_energy) = energies[place.clone()].split_at(own);
+        assert!(no_energy.iter().all(|x| x.to_bits() == 0), "row {row}");
+        // With a top range it depends on the row's maximum, which has its own last bit on a card.
+        let is_silence = |x: &f32| match same_bits || settings.top_range.is_none() {
+            true => x.to_bits() == silence.to_bits(),
+            false => (x - silence).abs() < 1e-4,
+        };
+        assert!(padding.iter().all(is_silence), "row {row}: {silence}");
+        let all = if log_mel.mel_energy_into(&clip, &mut cpu, &mut cpu_energy).is_ok() { cpu.num_frames() } else { 0 };
+        assert_eq!((all, all.min(place.len())), (fixture.frames_of(clip.samples.len()), own));
+        if same_bits {
+            assert!(bits(found) == bits(&expected), "row {row}");
             assert!(bits(energies) == bits(&cpu_energy[..own]), "row {row}");
         }
-        if own > 0 {
-            let expected = mel::reference(&clip, settings).unwrap();
-            for (i, (&found, expected)) in found.iter().zip(expected).enumerate() {
-                let off = (f64::from(found) - expected).abs();
-                assert!(off <= bound(expected), "row {row} frame {} band {}: {found} for {expected}", i / 80, i % 80);
+        if own > 0 && (own == all || settings.top_range.is_none()) {
+            assert!(bits(&expected) == bits(&cpu.values[..own * n_mels]), "row {row}");
+            let reference = mel::reference(&clip, settings).unwrap();
+            for (i, (&found, reference)) in found.iter().zip(reference).enumerate() {
+                let over = common::of_the_bound(settings, found, reference);
+                assert!(over <= 1.0, "row {row} frame {} band {}: {found} for {reference}", i / n_mels, i % n_mels);
             }
-            for (i, (found, expected)) in energies.iter().zip(&cpu_energy).enumerate() {
-                assert!((found - expected).abs() <= 1e-5 * expected, "row {row} frame {i}: {found} for {expected}");
-            }
+        } else {
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
+            assert!(found.iter().zip(&expected).all(near), "row {row}");
+        }
+        for (i, (found, expected)) in energies.iter().zip(&cpu_energy).enumerate() {
+            assert!((found - expected).abs() <= 1e-5 * expected, "row {row} frame {i}: {found} for {expected}");
         }
     }
 }
@@ -265,7 +301,7 @@ fn log_mel_and_energy_of_ragged_rows(machine: &Machine) {
 }
 
 fn log_mel_and_energy_of_ragged_rows_in_two_floats(machine: &Machine) {
-    check_ragged_rows(&Fixture::with(machine, Arithmetic::TwoFloat));
+    check_ragged_rows(&Fixture::in_two_floats(machine));
 }
 
 fn check_ragged_rows(fixture: &Fixture) {
@@ -288,23 +324,82 @@ fn log_mel_of_hostile_clips(machine: &Machine) {
 }
 
 fn log_mel_of_hostile_clips_in_two_floats(machine: &Machine) {
-    check_log_mel(&Fixture::with(machine, Arithmetic::TwoFloat), &hostile(), |_| 1, |_, _| 40);
+    check_log_mel(&Fixture::in_two_floats(machine), &hostile(), |_| 1, |_, _| 40);
+}
+
+/// The presets that have no kernels of their own.
+fn other_presets() -> impl Iterator<Item = FeatureSettings> {
+    FeaturePreset::ALL.into_iter().filter(|preset| *preset != FeaturePreset::Tandem).map(FeaturePreset::settings)
+}
+
+/// Transforms of other sizes, odd hops, and windows that are shorter than the transform.
+fn other_sizes() -> impl Iterator<Item = FeatureSettings> {
+    let sizes = [(400, 400, 161), (480, 399, 120), (600, 300, 599), (1536, 1536, 385), (2048, 1200, 255)];
+    let framings = Framing::ALL.into_iter().cycle().skip(1);
+    sizes.into_iter().zip(framings).map(|((n_fft, win_samples, hop_samples), framing)| {
+        // Padding for hops needs an even one.
+        let hop_samples = if framing == Framing::Hop { hop_samples / 2 * 2 } else { hop_samples };
+        FeatureSettings { n_fft, win_samples, hop_samples, framing, n_mels: 40, ..FeatureSettings::default() }
+    })
+}
+
+fn log_mel_and_energy_of_presets(machine: &Machine) {
+    for settings in other_presets() {
+        let fixture = Fixture::with(machine, settings);
+        check_ragged_rows(&fixture);
+        let longest = fixture.frames_of(9000).next_multiple_of(8);
+        check_log_mel(&fixture, &hostile(), |_| 1, |_, _| longest);
+    }
+}
+
+fn log_mel_and_energy_of_other_sizes(machine: &Machine) {
+    for settings in other_sizes() {
+        let fixture = Fixture::with(machine, settings);
+        let whole = |own: usize| own.next_multiple_of(8);
+        check_log_mel(&fixture, &ragged(), |row| row * 37 % 61, |row, own| whole(own) + row % 3 * 8);
+    }
+}
+
+fn padding_with_a_top_range_is_silence_beside_the_row(machine: &Machine) {
+    let fixture = Fixture::with(machine, FeaturePreset::Whisper.settings());
+    // Silent, too short for a frame, soft and loud: the largest logarithm of the last is more than 8 above the floor.
+    let clips = [vec![0; 1600], vec![9000; 200], made(1600, |_| 1.0), made(1600, tone(440.0, 32_767.0))];
+    let (batch, frames) = (Batch::new(&fixture, &clips, |_| 0), Table::new(&fixture, [16; 4]));
+    let mel = fixture.poisoned::<f32>(frames.sum() * 80);
+    fixture.features.log_mel(&fixture.stream, batch.rows(), frames.starts(), mel.view(), None).unwrap();
+    let found = fixture.down::<f32>(&mel);
+    let padding = |row: usize| found[(16 * row + 10) * 80..16 * (row + 1) * 80].to_vec();
+    assert!(padding(0).iter().chain(&padding(1)).all(|&x| x == -1.5), "silence is (log10(1e-10) + 4) / 4");
+    let maximum = |row: usize| found[16 * row * 80..(16 * row + 10) * 80].iter().copied().fold(f32::MIN, f32::max);
+    assert!(padding(2).iter().all(|&x| x == -1.5) && maximum(2) < 0.5);
+    assert!(padding(3).iter().all(|&x| (x - (maximum(3) - 2.0)).abs() < 1e-6 && x > -1.0), "{:?}", padding(3)[0]);
 }
 
 fn pitch_is_the_trackers(machine: &Machine) {
-    let fixture = Fixture::new(machine);
+    check_pitch(&Fixture::new(machine), 50);
+}
+
+fn pitch_with_other_frames_is_the_trackers(machine: &Machine) {
+    for settings in other_presets().chain(other_sizes()) {
+        check_pitch(&Fixture::with(machine, settings), 10);
+    }
+}
+
+/// Finds at least `min_voiced` frames with a pitch.
+fn check_pitch(fixture: &Fixture, min_voiced: usize) {
     let clips: Vec<Vec<i16>> = ragged().into_iter().chain(hostile()).chain([common::i16s("speech")]).collect();
-    let batch = Batch::new(&fixture, &clips, |row| row % 4);
-    let frames = Table::new(&fixture, clips.iter().enumerate().map(|(row, clip)| clip.len() / 256 + row % 3 * 4));
+    let batch = Batch::new(fixture, &clips, |row| row % 4);
+    let sizes = clips.iter().enumerate().map(|(row, clip)| fixture.frames_of(clip.len()) + row % 3 * 4);
+    let frames = Table::new(fixture, sizes);
     let out = fixture.poisoned::<f32>(frames.sum());
     fixture.features.pitch(&fixture.stream, batch.rows(), frames.starts(), out.view(), None).unwrap();
     let found = fixture.down::<f32>(&out);
 
-    let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
+    let mut tracker = PitchTracker::new(&fixture.settings, &PitchSettings::default()).unwrap();
     let (mut expected, mut voiced, mut other) = (Vec::new(), 0, 0);
     for (row, samples) in clips.into_iter().enumerate() {
         // A refused clip leaves no frames, or those of the one before: there are none to compare either way.
-        if tracker.pitch_into(&Clip { samples, rate_hz: 22_050 }, &mut expected).is_err() {
+        if tracker.pitch_into(&Clip { samples, rate_hz: fixture.settings.rate_hz }, &mut expected).is_err() {
             expected.clear();
         }
         let place = frames.row(row);
@@ -319,7 +414,7 @@ fn pitch_is_the_trackers(machine: &Machine) {
             assert!(found == &expected[..own], "row {row}");
         }
     }
-    assert!(voiced > 50, "{voiced}");
+    assert!(voiced > min_voiced, "{voiced}");
     println!("{other} frames differ from the CPU's, {voiced} are voiced");
     // Only a frame within a rounding of a threshold may fall to the other side.
     assert!(other <= 1, "{other}");
@@ -401,7 +496,7 @@ fn tables_take_what_was_said_and_launching_nothing(machine: &Machine) {
     let fixture = Fixture::new(machine);
     let said = DeviceFeatures::table_bytes(&FeatureSettings::default(), &RATES_HZ).unwrap();
     assert_eq!(fixture.arena.memory().used_bytes, 64 * MIB + said);
-    let (batch, frames) = (Batch::new(&fixture, &ragged(), |_| 7), Table::new(&fixture, [24; 12]));
+    let (batch, frames) = (Batch::new(&fixture, &ragged()[..12], |_| 7), Table::new(&fixture, [24; 12]));
     let (mel, energy) = (fixture.poisoned::<f32>(12 * 24 * 80), fixture.poisoned::<f32>(12 * 24));
     let pitch = fixture.poisoned::<f32>(12 * 24);
     let none = Table::new(&fixture, [0; 12]);
@@ -413,6 +508,10 @@ fn tables_take_what_was_said_and_launching_nothing(machine: &Machine) {
     assert_eq!(before.0.allocations, after.0.allocations);
     assert_eq!(before.0.pinned_allocations, after.0.pinned_allocations);
     assert_eq!(before.1, after.1);
+    for settings in other_presets().chain(other_sizes()) {
+        let said = DeviceFeatures::table_bytes(&settings, &RATES_HZ).unwrap();
+        assert_eq!(Fixture::with(machine, settings).arena.memory().used_bytes, 64 * MIB + said);
+    }
     // Nothing to do is nothing to launch.
     fixture.features.pitch(&fixture.stream, batch.rows(), none.starts(), pitch.view(), None).unwrap();
 }
@@ -441,7 +540,15 @@ fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
         &[0, 8, 16],
         "the starts of",
     );
-    let (settings, pitch) = (FeatureSettings { hop_samples: 128, ..Default::default() }, PitchSettings::default());
-    let refused = DeviceFeatures::create(&fixture.device, &fixture.arena, &fixture.stream, &settings, &pitch, &[]);
-    assert!(matches!(refused, Err(AudioError::Settings { .. })));
+    let refusal = |settings: FeatureSettings| {
+        let (device, pitch) = (&fixture.device, PitchSettings::default());
+        match DeviceFeatures::create(device, &fixture.arena, &fixture.stream, &settings, &pitch, &[]) {
+            Err(AudioError::Settings { what }) => what,
+            _ => panic!("not refused: {settings:?}"),
+        }
+    };
+    let what = refusal(FeatureSettings { n_fft: 1022, win_samples: 1022, ..Default::default() });
+    assert!(what.ends_with("use 1000 or 1024"), "{what}");
+    let what = refusal(FeatureSettings { arithmetic: Arithmetic::TwoFloat, ..FeaturePreset::Whisper.settings() });
+    assert!(what.contains("two-float supports"), "{what}");
 }

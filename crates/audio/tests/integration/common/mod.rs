@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tandem_audio::Clip;
+use tandem_audio::{Clip, FeatureSettings, LogBase, Spectrum};
 use tandem_test_support::real_voice;
 
 pub(crate) fn data(name: &str) -> Vec<u8> {
@@ -31,6 +31,16 @@ pub(crate) fn i16s(name: &str) -> Vec<i16> {
 
 pub(crate) fn clip(name: &str) -> Clip {
     Clip { samples: i16s(name), rate_hz: 22_050 }
+}
+
+/// The error of a log-mel value relative to what every fast path promises: within 1e-3 where the mel magnitude is 1e-4 or
+/// more, and within 1e-2 below, in natural logarithms.
+pub(crate) fn of_the_bound(settings: &FeatureSettings, found: f32, expected: f64) -> f64 {
+    let base = if settings.log == LogBase::E { 1.0 } else { std::f64::consts::LN_10 };
+    let root = if settings.spectrum == Spectrum::Power { 0.5 } else { 1.0 };
+    let magnitude = (expected / settings.scale - settings.shift) * base * root;
+    let bound = if magnitude >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 };
+    (f64::from(found) - expected).abs() / settings.scale * base / bound
 }
 
 /// How a wav stores a sample.
