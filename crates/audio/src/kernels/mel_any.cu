@@ -192,8 +192,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS)
         sum += power;
     }
     if (tid < ZEROS) bins[n + 1 + tid] = 0.f;
-#pragma unroll
-    for (u32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    sum = warp_sum(sum);
     if (tid % 32 == 0) sums[tid / 32] = sum;
     __syncthreads();
     write_bands(bins, bands, weights, settings, out);
@@ -219,8 +218,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     f32* values = mel + __ldg(frame_starts + row) * n_mels;
     f32 log_floor = log_floor_of(settings), maximum = log_floor;
     for (u64 i = tid; i < own; i += blockDim.x) maximum = fmaxf(maximum, values[i]);
-#pragma unroll
-    for (u32 step = 16; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
+    maximum = warp_max(maximum);
     if (tid % 32 == 0) warps[tid / 32] = maximum;
     __syncthreads();
     for (u32 warp = 0; warp < blockDim.x / 32; warp++) maximum = fmaxf(maximum, warps[warp]);

@@ -120,8 +120,7 @@ __device__ inline i64 energy_beyond(const u32* pairs, u32 frame, i64* warp_sums)
         i64 x = (i16)(pairs[staged_at(n)] & 0xffffu);
         sum += x * x;
     }
-#pragma unroll
-    for (u32 step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
     __syncthreads();
 #pragma unroll
