@@ -3,7 +3,8 @@
 /// The energy of a frame: the L2 norm of its magnitude spectrum over all `n_fft / 2 + 1` bins, the measure that models
 /// with an energy head are usually trained on. Linear in amplitude; 0 for silence.
 ///
-/// [`LogMel::mel_energy_into`](crate::LogMel::mel_energy_into) gives it per mel frame at no extra transform.
+/// [`LogMel::mel_energy_into`](crate::LogMel::mel_energy_into) gives it per mel frame at no extra transform, whatever the
+/// mel bands are made of.
 pub fn frame_energy(magnitudes: &[f32]) -> f32 {
     magnitudes.iter().map(|x| x * x).sum::<f32>().sqrt()
 }

@@ -44,6 +44,7 @@ mod lowpass;
 mod resample;
 
 // Samples to features.
+mod choices;
 mod settings;
 mod preset;
 mod stft;
@@ -64,6 +65,7 @@ mod griffin_lim;
 pub mod wav;
 pub mod npy;
 
+pub use choices::{Arithmetic, Framing, LogBase, MelNorm, MelScale, Spectrum};
 pub use clip::Clip;
 pub use decode::{Header, MAX_SAMPLES, decode, probe};
 pub use energy::frame_energy;
@@ -78,7 +80,4 @@ pub use on_device::{
 pub use pitch::{PitchSettings, PitchTracker, Yin};
 pub use preset::FeaturePreset;
 pub use resample::Resampler;
-pub use settings::{
-    Arithmetic, FeatureSettings, Framing, HOP_SAMPLES, LogBase, MelNorm, MelScale, N_MELS, RATE_HZ, REFERENCE_FRAMES,
-    Spectrum,
-};
+pub use settings::{FeatureSettings, HOP_SAMPLES, N_MELS, RATE_HZ, REFERENCE_FRAMES};

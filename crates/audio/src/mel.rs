@@ -5,8 +5,10 @@
 //! [`LogMel`] does it fast and allocates nothing once it and the buffer have met the longest clip. [`reference()`] does it
 //! in f64, plainly. A clip at another rate, or too short to be mirrored, is an error and leaves the buffer empty.
 
+use realfft::num_complex::Complex;
+
 use crate::normalization::Normalization;
-use crate::on_device::tables::check_two_float;
+use crate::on_device::supported::{check_two_float, fits_mel_1024};
 use crate::stft::{Stft, frames, mirror_into};
 use crate::transform::KernelMel;
 use crate::two_float::TwoFloat;
@@ -70,6 +72,9 @@ struct FastMel {
     padded: Vec<f64>,
     /// Magnitudes or powers.
     bins: Vec<f32>,
+    /// Whether energy is a sum in f64 of powers without an epsilon, as in the kernel for any settings. It is a sum in f32
+    /// where it has always been one.
+    exact_energy: bool,
 }
 
 /// A band's bins, and where its weights end in the one list of them.
@@ -160,7 +165,14 @@ impl FastMel {
         let filterbank = Filterbank::new(settings);
         let bands = filterbank.bands().map(|(first_bin, w)| Band { first_bin, num_bins: w.len() }).collect();
         let weights = filterbank.bands().flat_map(|(_, weights)| weights).map(|&w| w as f32).collect();
-        FastMel { stft: Stft::new(settings), bands, weights, padded: Vec::new(), bins: vec![0.0; settings.num_bins()] }
+        FastMel {
+            stft: Stft::new(settings),
+            bands,
+            weights,
+            padded: Vec::new(),
+            bins: vec![0.0; settings.num_bins()],
+            exact_energy: !fits_mel_1024(settings),
+        }
     }
 
     fn run(
@@ -188,10 +200,10 @@ impl FastMel {
                 LogBase::Ten => row.iter_mut().for_each(|mel| *mel = mel.max(floor).log10()),
             }
             if let Some(energy) = &mut energy {
-                // Of magnitudes without an epsilon, whatever the bands are made of.
-                let plain = settings.spectrum == Spectrum::Magnitude && settings.power_epsilon == 0.0;
-                let powers = || spectrum.iter().map(|bin| bin.norm_sqr() as f32).sum::<f32>();
-                energy.push(if plain { frame_energy(&self.bins) } else { powers().sqrt() });
+                energy.push(match self.exact_energy {
+                    true => spectrum.iter().map(Complex::norm_sqr).sum::<f64>().sqrt() as f32,
+                    false => frame_energy(&self.bins),
+                });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The log-mel settings of published models. `tests/integration/presets.rs` compares each with its original.
 
-use crate::settings::named;
+use crate::choices::named;
 use crate::{FeatureSettings, Framing, LogBase, MelNorm, MelScale, Spectrum};
 
 /// Settings by the name of the model they come from.

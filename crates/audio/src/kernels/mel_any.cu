@@ -5,7 +5,7 @@
 // self-sorting algorithm (Cochran et al. 1967; in shared memory: Govindaraju et al. 2008) in radices 4, 2, 3 and 5. It is in
 // f64: one f32 does not hold the error bounds. One block per frame, and a few butterflies per thread and pass.
 //
-// Results do not depend on the order of threads. `on_device/model.rs` follows this file on the host.
+// Results do not depend on the order of threads. `on_device/model_any.rs` follows this file on the host.
 
 typedef double f64;
 

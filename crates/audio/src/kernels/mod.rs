@@ -5,7 +5,7 @@ use tandem_device::{Kernel, Source, kernel_args};
 
 use crate::normalization::Normalization;
 use crate::on_device::host_kernels;
-use crate::on_device::tables::{fits_mel_1024, fits_pitch_1024};
+use crate::on_device::supported::{fits_mel_1024, fits_pitch_1024};
 use crate::{Arithmetic, FeatureSettings};
 
 /// The CUDA sources of this crate.
@@ -54,18 +54,18 @@ static PITCH_SOURCE: Source = Source {
     file: "audio/pitch.cu",
     text: concat!(
         include_str!("rows.cuh"),
-        include_str!("frames_1024.cuh"),
-        include_str!("pitch_1024.cuh"),
+        include_str!("frames.cuh"),
+        include_str!("pitch.cuh"),
         include_str!("pitch.cu")
     ),
 };
 static PITCH_ANY_SOURCE: Source = Source {
-    file: "audio/pitch.cu in pitch_any.cuh",
+    file: "audio/pitch_any.cu",
     text: concat!(
         include_str!("rows.cuh"),
         include_str!("frames.cuh"),
-        include_str!("pitch_any.cuh"),
-        include_str!("pitch.cu")
+        include_str!("pitch.cuh"),
+        include_str!("pitch_any.cu")
     ),
 };
 

@@ -16,6 +16,7 @@
 
 mod packed_settings;
 mod rows;
+pub(crate) mod supported;
 pub(crate) mod tables;
 pub(crate) mod host_kernels;
 #[cfg(test)]
@@ -32,7 +33,8 @@ use crate::normalization::Normalization;
 use crate::{AudioError, FeatureSettings, PitchSettings};
 use rows::check_elements;
 pub use rows::{SampleRows, Starts};
-use tables::{MAX_PERIOD, TableId, Tables, fits_mel_1024, fits_pitch_1024};
+use supported::{MAX_PERIOD, fits_mel_1024, fits_pitch_1024};
+use tables::{TableId, Tables};
 
 /// The owner of the tables in memory reports.
 const OWNER: &str = "feature tables";

@@ -169,7 +169,7 @@ fn dp2a(samples: u32, bytes: [i32; 2]) -> i32 {
     i32::from(samples as i16) * bytes[0] + i32::from((samples >> 16) as i16) * bytes[1]
 }
 
-/// `pitch.cu` for one frame: its correlations by groups and parts, then the rest in the same order.
+/// `pitch.cuh` for one frame: its correlations by groups and parts, then the rest in the same order.
 fn pitch_of(frame: &[i16], settings: &FeatureSettings, pitch: &PitchSettings) -> f32 {
     const LAGS: usize = 8;
     const PADDED_LAGS: usize = 9;
@@ -239,7 +239,7 @@ fn pitch_of(frame: &[i16], settings: &FeatureSettings, pitch: &PitchSettings) ->
     if voiced { (f64::from(settings.rate_hz) / period) as f32 } else { 0.0 }
 }
 
-/// The samples of a frame, by the packed settings: `sample_at` of `pitch.cu` and `windowed` of `mel_any.cu`.
+/// The samples of a frame, by the packed settings: `sample_at` of `pitch.cuh` and `windowed` of `mel_any.cu`.
 pub(super) fn frame_of(samples: &[i16], words: &[u64], frame: usize) -> Vec<i16> {
     let ([n_fft, hop, pad], length) = ([1, 3, 26].map(|i| words[i] as i64), samples.len() as i64);
     let at = |n: i64| {

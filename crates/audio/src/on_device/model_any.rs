@@ -237,7 +237,7 @@ fn worst(settings: &FeatureSettings, num_samples: usize) -> f64 {
         worst = worst.max(largest(cpu.values.iter().zip(&expected).map(|(&f, &e)| of_the_bound(settings, f, e))));
         assert!(padding.iter().all(|x| (x - log_mel.padding()).abs() < 1e-4), "{name}: {padding:?}");
         for (found, expected) in energies.iter().zip(&cpu_energies) {
-            assert!((found - expected).abs() <= 1e-5 * expected, "{name}: {found} for {expected}");
+            assert!((found - expected).abs() <= 1e-6 * expected, "{name}: {found} for {expected}");
         }
     }
     worst
