@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_UP_STEPS, applied};
 use tandem_checkpoint::RUN_LOG;
-use tandem_diagnosis::{Advice, Diagnosis, RankWait, Summary, Verdict};
+use tandem_diagnosis::{Advice, Diagnosis, Verdict};
 use tandem_events::{Emitter, Record, RunEvent};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::Corpora;
@@ -222,7 +222,7 @@ fn show_alone(alone: &[StandaloneTimes]) -> String {
     let mut table =
         TextTable::new("Each stage alone, ms per step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
     for stage in alone {
-        let [mean, std, min, max, p95] = in_ms(&stage.time_ns).map(|ms| format!("{ms:.2}"));
+        let [mean, std, min, max, p95] = stage.time_ns.in_ms().map(|ms| format!("{ms:.2}"));
         table.row(vec![stage.name.to_owned(), mean, std, min, max, p95, format!("{:.1}", stage.steps_per_s())]);
     }
     table.show().trim_end().to_owned()
@@ -251,15 +251,6 @@ fn show_tried(tried: &TriedChange) -> String {
     }
 }
 
-fn in_ms(time: &Summary) -> [f64; 5] {
-    [time.mean, time.std, time.min, time.max, time.p95].map(|ns| ns / 1e6)
-}
-
-fn summary_json(name: &str, time: &Summary) -> Value {
-    let [mean, std, min, max, p95] = in_ms(time);
-    json!({ "name": name, "mean_ms": mean, "std_ms": std, "min_ms": min, "max_ms": max, "p95_ms": p95 })
-}
-
 fn document(
     diagnosis: &Diagnosis,
     alone: &[StandaloneTimes],
@@ -267,58 +258,23 @@ fn document(
     tried: &[TriedChange],
     resolved: Option<&Resolved>,
 ) -> Value {
-    let stage = |stall: &tandem_diagnosis::Stall| {
-        let mut row = summary_json(stall.stage.name(), &stall.time_ns);
-        row["share"] = stall.share.into();
-        row
-    };
-    let mut train = summary_json("train", &diagnosis.train_ns);
-    train["share"] = diagnosis.busy.train.into();
-    let known = diagnosis.stalls.stages.iter().filter(|stall| stall.time_ns.count > 0).map(stage);
     let alone = alone.iter().map(|stage| {
-        let mut row = summary_json(stage.name, &stage.time_ns);
+        let mut row = stage.time_ns.json(stage.name);
         row["steps_per_s"] = stage.steps_per_s().into();
         row
     });
     let card = |(card, busy): &(usize, Option<u32>)| json!({ "gpu": card, "busy_percent": busy });
-    let tier = &diagnosis.tier;
-    json!({
-        "simulated": resolved.is_some_and(|resolved| resolved.plan.simulated),
-        "mode": resolved.map(|resolved| resolved.plan.mode.slug()),
-        "steps": diagnosis.jitter.step_ns.count,
-        "steps_per_s": diagnosis.steps_per_s,
-        "model_only_steps_per_s": diagnosis.model_only_steps_per_s,
-        "stall_share": diagnosis.stalls.share,
-        "variation": diagnosis.jitter.variation,
-        "copy_overlap": diagnosis.copy_overlap,
-        "stages": known.chain([train]).collect::<Vec<_>>(),
-        "alone": alone.collect::<Vec<_>>(),
-        "busy": { "data": diagnosis.busy.data, "model": diagnosis.busy.model, "nvml": cards.iter().map(card).collect::<Vec<_>>() },
-        "verdicts": diagnosis.verdicts.iter().map(|verdict| verdict_json(verdict, tried)).collect::<Vec<_>>(),
-        "ranks": diagnosis.rank_waits.iter().map(rank_json).collect::<Vec<_>>(),
-        "straggler": diagnosis.straggler.map(|straggler| straggler.rank),
-        "leaks": diagnosis.leaks.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "tier": { "tier": tier.tier.to_string(), "never_waited_for": tier.is_never_waited_for, "text": tier.to_string() },
-        "dropped": diagnosis.dropped,
-    })
-}
-
-fn rank_json(wait: &RankWait) -> Value {
-    json!({ "rank": wait.rank, "wait_ms": wait.wait_ns / 1e6, "wait_share": wait.share })
-}
-
-fn verdict_json(verdict: &Verdict, tried: &[TriedChange]) -> Value {
-    let advice = verdict.advice;
-    let tried = advice.and_then(|advice| tried.iter().find(|tried| tried.advice.change == advice.change));
-    json!({
-        "kind": verdict.kind.to_string(),
-        "share": verdict.share,
-        "stage": verdict.stage.map(|stage| stage.name()),
-        "text": verdict.to_string(),
-        "change": advice.map(|advice| advice.change.to_string()),
-        "predicted_steps_per_s": advice.map(|advice| advice.steps_per_s),
-        "at_most": advice.map(|advice| advice.is_upper_bound),
-        "measured_steps_per_s": tried.and_then(|tried| tried.outcome.as_ref().ok()),
-        "not_confirmed": tried.and_then(|tried| tried.outcome.as_ref().err()),
-    })
+    let mut document = diagnosis.json();
+    document["simulated"] = resolved.is_some_and(|resolved| resolved.plan.simulated).into();
+    document["mode"] = resolved.map(|resolved| resolved.plan.mode.slug()).into();
+    document["alone"] = alone.collect();
+    document["busy"]["nvml"] = cards.iter().map(card).collect();
+    let shown = document["verdicts"].as_array_mut().into_iter().flatten();
+    for (verdict, shown) in diagnosis.verdicts.iter().zip(shown) {
+        let change = verdict.advice.map(|advice| advice.change);
+        let tried = tried.iter().find(|tried| Some(tried.advice.change) == change);
+        shown["measured_steps_per_s"] = tried.and_then(|tried| tried.outcome.as_ref().ok().copied()).into();
+        shown["not_confirmed"] = tried.and_then(|tried| tried.outcome.as_ref().err().cloned()).into();
+    }
+    document
 }

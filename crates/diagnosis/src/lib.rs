@@ -30,6 +30,7 @@ mod advice;
 mod verdicts;
 mod tier;
 mod diagnosis;
+mod json;
 
 pub use advice::{Advice, SettingChange};
 pub use diagnosis::{Diagnosis, DiagnosisError};

@@ -4,6 +4,7 @@
 //! by the same speaker in the same batch, which costs no decoding. A row whose speaker has no other recording in the batch is
 //! its own reference.
 
+use tandem_audio::FeatureSettings;
 use tandem_corpus::Cursor;
 use tandem_device::{Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 use tandem_random::split_mix;
@@ -21,8 +22,8 @@ pub(crate) struct Collator {
 }
 
 impl Collator {
-    pub(crate) fn create(device: &Device, floor: f64) -> Result<Collator, DeviceError> {
-        Ok(Collator { gather: device.load(&GATHER_REFERENCE)?, silence: (floor as f32).ln() })
+    pub(crate) fn create(device: &Device, features: &FeatureSettings) -> Result<Collator, DeviceError> {
+        Ok(Collator { gather: device.load(&GATHER_REFERENCE)?, silence: features.silence() })
     }
 
     /// Queues the copies and the gather of the references.

@@ -97,7 +97,7 @@ pub use load::recordings::{FromFiles, RecordingFetch, Recordings};
 pub use shared_lease::SharedBatch;
 pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_buckets};
 pub use survey::check::{CheckOptions, Checked, check};
-pub use survey::custom_text::{CustomText, TextEncoder, TextMap};
+pub use survey::custom_text::{CustomText, CustomTokenizer, TextMap};
 pub use survey::languages::language_hints;
 pub use survey::left_out::{LeftOut, show_hours, show_usage};
 pub use survey::open::{OpenedCorpus, ShardProgress, open_corpus};

@@ -207,6 +207,11 @@ impl Feed {
         }
     }
 
+    /// The next batch that [`lease`](Feed::lease) gives; with several ranks, the first of their next group.
+    pub fn next(&self) -> Cursor {
+        self.next
+    }
+
     /// The state for a checkpoint made now.
     pub fn state(&self) -> FeedState {
         let mut replacements = self.context.resumed.clone();

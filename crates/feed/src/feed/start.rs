@@ -59,7 +59,7 @@ impl Feed {
         data_slots.iter().try_for_each(|slot| stream.fill(slot.memory.view(), 0))?;
         let uploader = Uploader::create(device, arena, plan)?;
         let features = FeatureMaker::create(device, arena, &stream, &input)?;
-        let collator = Collator::create(device, input.features().floor)?;
+        let collator = Collator::create(device, input.features())?;
         let link = if handover { None } else { Some(ModelLink::open(roles, &spec, &data_slots)?) };
         let checks = link.as_ref().and_then(|link| link.checks.clone());
         let (slots, data_taker) = ring("data ring", data_slots);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A tokenizer of the program's own. Decode threads call it, several at a time.
-pub trait TextEncoder: Send + Sync {
+pub trait CustomTokenizer: Send + Sync {
     /// The ids of a text; `lang` is the language that its row names. An error is one of this row only.
     fn encode(&self, text: &str, lang: Option<&str>) -> Result<Vec<i32>, String>;
 }
@@ -19,7 +19,7 @@ pub trait TextMap: Send + Sync {
 #[derive(Clone, Default)]
 pub struct CustomText {
     /// Its tokenizer, in place of the front ends.
-    pub encoder: Option<Arc<dyn TextEncoder>>,
+    pub encoder: Option<Arc<dyn CustomTokenizer>>,
     /// Its change of texts.
     pub map: Option<Arc<dyn TextMap>>,
     /// The id that fills a row after its text; none: that of our symbol tables.

@@ -1,0 +1,90 @@
+//! Bad input: what was expected, what was found, what works.
+
+use serde_json::json;
+use tandem_loader::{Loader, LoaderError, LoaderOptions, Next};
+
+use crate::support::{PATIENCE, open, options, take};
+
+fn refused(changes: serde_json::Value) -> LoaderError {
+    open(changes).err().unwrap()
+}
+
+#[test]
+fn a_corpus_that_is_not_there_is_an_error_of_the_caller() {
+    let error = refused(json!({ "source": "no/such/corpus" }));
+    assert!(error.is_usage() && error.to_string().contains("no/such/corpus"), "{error}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_by_name() {
+    let message = |changes| refused(changes).to_string();
+    assert!(message(json!({ "sim": "2x4GiB", "device": "cuda:2" })).contains("there is no cuda:2"));
+    assert!(message(json!({ "device": "tpu" })).contains("found \"tpu\""));
+    assert!(message(json!({ "device": "cpu", "data_device": "cuda:0" })).contains("leave data_device out"));
+    assert!(message(json!({ "device": "cuda:0", "data_device": "cpu" })).contains("data_device"));
+    assert!(message(json!({ "sim": "2xGiB" })).starts_with("sim: "));
+}
+
+#[test]
+fn a_limit_that_is_too_small_names_the_memory_and_what_fits() {
+    let changes = json!({ "limits": { "data_mb": 33 }, "prefetch": 64, "fields": ["mel", "waveform"] });
+    let error = refused(changes);
+    let message = error.to_string();
+    assert!(matches!(error, LoaderError::DoesNotFit(_)));
+    assert!(message.contains("data_mb=33 is too small") && message.contains("prefetched batches"), "{message}");
+    // What is suggested is accepted.
+    let prefetch: u64 = message.split("prefetch=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let fits = json!({ "limits": { "data_mb": 33 }, "prefetch": prefetch, "fields": ["mel", "waveform"] });
+    let mut loader = open(fits).unwrap();
+    take(&mut loader, 4);
+    let memory = &loader.stats().unwrap()["memory"]["data"];
+    assert!(memory["peak_bytes"].as_u64().unwrap() <= 33 << 20, "{memory}");
+}
+
+#[test]
+fn memory_is_what_the_plan_says_to_the_byte() {
+    for changes in [json!({}), json!({ "sim": "2x4GiB", "device": "cuda:1", "data_device": "cuda:0" })] {
+        let mut loader = open(changes).unwrap();
+        take(&mut loader, 6);
+        let (plan, stats) = (loader.plan(), loader.stats().unwrap());
+        for role in ["data", "model"] {
+            let lines = plan["memory"][role]["lines"].as_array().unwrap();
+            let planned: u64 = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
+            assert_eq!(stats["memory"][role]["peak_bytes"], planned, "{role}");
+        }
+    }
+}
+
+#[test]
+fn a_closed_loader_says_so_and_closing_twice_is_nothing() {
+    let mut loader = open(json!({})).unwrap();
+    loader.close().unwrap();
+    loader.close().unwrap();
+    assert!(matches!(loader.next_batch(PATIENCE), Err(LoaderError::Closed)));
+    assert!(matches!(loader.state(), Err(LoaderError::Closed)));
+}
+
+#[test]
+fn a_plan_takes_no_memory_and_names_what_was_skipped() {
+    let options = LoaderOptions::from_json(&options(json!({ "max_frames": 150 }))).unwrap();
+    let plan = tandem_loader::plan(&options).unwrap();
+    assert!(plan["skipped"]["too_long"].as_u64().unwrap() > 0, "{plan}");
+    assert!(plan["notes"].to_string().contains("skipped"), "{}", plan["notes"]);
+    assert_eq!(plan["transfer"], "handover");
+}
+
+#[test]
+fn a_corpus_smaller_than_a_batch_makes_smaller_batches_and_says_so() {
+    let mut loader = open(json!({ "batch_size": 5000 })).unwrap();
+    assert!(loader.take_messages().iter().any(|line| line.starts_with("batch_size 5000 → ")));
+    let Next::Batch(batch) = loader.next_batch(PATIENCE).unwrap() else { panic!("there is a batch") };
+    assert_eq!(batch.tensors()[0].shape[0] as u64, loader.plan()["batch_size"].as_u64().unwrap());
+}
+
+#[test]
+fn an_empty_name_of_a_corpus_and_an_unknown_option_are_named() {
+    let error = Loader::open(LoaderOptions::from_json(&options(json!({ "source": "" }))).unwrap()).err().unwrap();
+    assert!(error.is_usage(), "{error}");
+    let unknown = LoaderOptions::from_json(&options(json!({ "prefech": 1 }))).err().unwrap().to_string();
+    assert!(unknown.contains("did you mean \"prefetch\"?"), "{unknown}");
+}

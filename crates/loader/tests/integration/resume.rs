@@ -1,0 +1,96 @@
+//! A state continues with exactly the batches that would have come.
+
+use serde_json::{Value, json};
+use tandem_loader::LoaderError;
+
+use crate::support::{Copied, next, open, take};
+
+const FIELDS: [&str; 4] = ["text", "text_lengths", "mel", "mel_lengths"];
+
+#[test]
+fn batches_after_a_restore_are_byte_identical_anywhere_in_any_epoch() {
+    let mut straight = open(json!({ "fields": FIELDS })).unwrap();
+    let per_epoch = straight.batches_per_epoch() as usize;
+    let expected = take(&mut straight, 3 * per_epoch);
+    for stop in [0, 1, per_epoch - 1, per_epoch, per_epoch + 2, 2 * per_epoch + 1] {
+        let mut first = open(json!({ "fields": FIELDS })).unwrap();
+        take(&mut first, stop);
+        // As a checkpoint stores it.
+        let state: Value = serde_json::from_str(&first.state().unwrap().to_string()).unwrap();
+        let mut resumed = open(json!({ "fields": FIELDS, "workers": 3 })).unwrap();
+        take(&mut resumed, 2);
+        resumed.restore(&state).unwrap();
+        assert_eq!(resumed.epoch() as usize, stop / per_epoch);
+        assert!(take(&mut resumed, 5) == expected[stop..stop + 5], "{stop}");
+    }
+}
+
+#[test]
+fn ranks_serve_the_same_global_batches_and_any_number_continues() {
+    let all = take(&mut open(json!({ "fields": FIELDS })).unwrap(), 24);
+    let rank = |rank: usize, world: usize, state: Option<&Value>, count: usize| -> (Vec<Copied>, Value) {
+        let mut loader = open(json!({ "fields": FIELDS, "rank": rank, "world_size": world })).unwrap();
+        if let Some(state) = state {
+            loader.restore(state).unwrap();
+        }
+        let batches = take(&mut loader, count);
+        (batches, loader.state().unwrap())
+    };
+    let (one, state) = rank(0, 1, None, 6);
+    assert!(one == all[..6]);
+    // Two ranks continue a run of one, and three a run of two: batch j of the order goes to rank j mod world.
+    let two = [0, 1].map(|number| rank(number, 2, Some(&state), 3));
+    assert_eq!(two[0].1, two[1].1, "ranks are at the same place");
+    for (j, expected) in all[6..12].iter().enumerate() {
+        assert!(two[j % 2].0[j / 2] == *expected, "{j}");
+    }
+    for number in 0..3 {
+        let (three, _) = rank(number, 3, Some(&two[0].1), 2);
+        assert!(three[0] == all[12 + number] && three[1] == all[15 + number], "{number}");
+    }
+}
+
+#[test]
+fn every_rank_has_the_same_number_of_batches_in_an_epoch() {
+    for world in [1, 2, 3, 5] {
+        for rank in 0..world {
+            let mut loader = open(json!({ "fields": ["mel_lengths"], "rank": rank, "world_size": world })).unwrap();
+            for _ in 0..2 {
+                let mut count = 0_u64;
+                while next(&mut loader).is_some() {
+                    count += 1;
+                }
+                assert!(count.abs_diff(loader.batches_per_epoch()) <= 1, "{count} of {world}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_state_of_another_corpus_or_other_options_is_refused_with_the_difference() {
+    let state = open(json!({ "fields": FIELDS })).unwrap().state().unwrap();
+    let refused = |changes: Value, state: &Value| {
+        let error = open(changes).unwrap().restore(state).unwrap_err();
+        assert!(matches!(error, LoaderError::ForeignState(_)));
+        error.to_string()
+    };
+    assert!(refused(json!({ "seed": 3 }), &state).contains("made with seed 1234, this feed has 3"));
+    assert!(refused(json!({ "batch_size": 2 }), &state).contains("batch_size 4"));
+    assert!(refused(json!({ "buckets": 2 }), &state).contains("buckets 3"));
+    assert!(refused(json!({ "split": "train" }), &state).contains("usable utterances"));
+    assert!(refused(json!({ "fields": FIELDS }), &json!({ "epoch": 3 })).contains("not the state of a feed"));
+    let mut newer = state.clone();
+    newer["version"] = json!(9);
+    assert!(refused(json!({ "fields": FIELDS }), &newer).contains("version 9"));
+}
+
+#[test]
+fn a_loader_whose_batches_are_held_does_not_restore() {
+    let mut loader = open(json!({ "fields": FIELDS })).unwrap();
+    let state = loader.state().unwrap();
+    let batch = next(&mut loader).unwrap();
+    assert!(matches!(loader.restore(&state), Err(LoaderError::InUse { held: 1 })));
+    drop(batch);
+    loader.restore(&state).unwrap();
+    assert_eq!(next(&mut loader).unwrap().index(), 0);
+}
