@@ -5,8 +5,8 @@ use std::io::Write as _;
 
 use tandem_audio::mel::reference;
 use tandem_audio::{Clip, Resampler};
-use tandem_device::{Machine, Route};
-use tandem_feed::CacheSpec;
+use tandem_device::{DType, Machine, Route};
+use tandem_feed::{BatchSchema, CacheSpec, Dim, FieldSpec, SPEECH};
 
 use super::support::{Bytes, Corpus, PATIENCE, Serving, clip};
 
@@ -71,6 +71,24 @@ fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
+fn gpu_batches_for_other_libraries_are_the_same_and_have_the_waveform_of_the_cpu() {
+    const WAVEFORM: FieldSpec = FieldSpec { name: "waveform", dtype: DType::F32, dims: &[Dim::Samples] };
+    let schema = BatchSchema { fields: [&SPEECH.fields[..], &[WAVEFORM]].concat().into(), ..SPEECH };
+    let corpus = Corpus::new(35, 40);
+    let expected = Serving { schema: schema.clone(), ..serving(Route::Handover) };
+    let expected = expected.batches(&corpus.training_set, COUNT).unwrap();
+    for route in ROUTES {
+        let shared = Serving { shares: true, schema: schema.clone(), ..serving(route) };
+        assert!(shared.batches(&corpus.training_set, COUNT).unwrap() == expected, "{}", route.name());
+    }
+    let cpu = Serving { schema, ..Serving::cpu() }.batches(&corpus.training_set, COUNT).unwrap();
+    for (cpu, gpu) in cpu.iter().zip(&expected) {
+        assert!(field(cpu, "waveform") == field(gpu, "waveform"));
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
 fn gpu_removing_any_one_wait_gives_a_wrong_batch() {
     let corpus = Corpus::new(33, 60);
     let count = 60;
@@ -80,14 +98,16 @@ fn gpu_removing_any_one_wait_gives_a_wrong_batch() {
         Serving { delay_ns: 10_000_000, cache, ..serving(route) }.workers(6)
     };
     let mut noticed = 0;
-    for route in ROUTES {
-        let clean = delayed(route);
+    let ours = ROUTES.map(|route| (route, false));
+    for (route, shares) in ours.into_iter().chain([(Route::Handover, true), (Route::Bounce, true)]) {
+        let serving = || Serving { shares, ..delayed(route) };
+        let clean = serving();
         let expected = clean.batches(&corpus.training_set, count).unwrap();
         for wait in clean.machine.faults().waits_seen() {
             if wait.starts_with("the ") {
                 continue;
             }
-            let faulty = delayed(route);
+            let faulty = serving();
             faulty.machine.faults().skip_wait(wait);
             let found = faulty.batches(&corpus.training_set, count);
             assert!(found.map_or(true, |found| found != expected), "{}: `{wait}` is not needed", route.name());

@@ -13,8 +13,8 @@ use tandem_device::sim::Link;
 use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream, View};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
-    BatchInfo, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Placed,
-    Recordings, SPEECH, TextSettings, TrainingSet, TrainingSetOptions, scan_lengths, waits,
+    BatchInfo, BatchSchema, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
+    FromFiles, Placed, Recordings, SPEECH, TextSettings, TrainingSet, TrainingSetOptions, scan_lengths, waits,
 };
 use tandem_pipeline::{CoreSet, StopFlag};
 use tandem_text::Phonemizer;
@@ -128,6 +128,8 @@ pub(crate) struct Serving {
     pub(crate) cores: Option<CoreSet>,
     /// Whether batches are read on another stream than that of their lease.
     pub(crate) reads_elsewhere: bool,
+    /// The fields of a batch.
+    pub(crate) schema: BatchSchema,
     /// Whether batches are shared: read on two streams of a consumer that names them by their handles.
     pub(crate) shares: bool,
     /// The set to evaluate in the shapes of the corpus; none to train on the corpus.
@@ -157,6 +159,7 @@ impl Serving {
             emitter: Emitter::none(),
             cores: None,
             reads_elsewhere: false,
+            schema: SPEECH,
             shares: false,
             evaluates: None,
         }
@@ -223,7 +226,7 @@ impl Serving {
 
     fn plan(&self, corpus: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
         FeedPlan {
-            schema: SPEECH,
+            schema: self.schema.clone(),
             buckets: buckets.buckets().to_vec(),
             route: self.route,
             data_slots: self.slots[0],
@@ -322,7 +325,8 @@ impl Serving {
                 idle.iter_mut().zip(pair).for_each(|(idle, reader)| idle.push(reader));
                 Ok::<(), FeedError>(())
             };
-            for _ in 0..count {
+            let checks = Checks::load(&roles.model.device)?;
+            for number in 0..count {
                 let batch = loop {
                     if let Some(batch) = feed.lease_shared(PATIENCE)? {
                         break batch;
@@ -331,6 +335,9 @@ impl Serving {
                 let mut pair = [idle[0].pop().unwrap(), idle[1].pop().unwrap()];
                 for (stream, reader) in streams.iter().zip(&mut pair) {
                     batch.read_on(stream.handle())?;
+                    if self.delay_ns > 0 && number % 5 == 2 {
+                        checks.delay(stream, 4 * self.delay_ns)?;
+                    }
                     reader.start_fields(batch.info(), stream, |name| batch.field(name).unwrap().view)?;
                 }
                 drop(batch);
