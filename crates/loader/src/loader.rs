@@ -40,11 +40,12 @@ pub struct Loader {
     prepared: Prepared,
     route: Route,
     identity: OrderIdentity,
+    /// Batches of an epoch, of all ranks together.
+    num_batches: u64,
     events: Arc<RecentEvents>,
     log: Option<LoaderLog>,
     messages: LoaderMessages,
     held: HeldBatches,
-    /// The epoch of the next batch.
     epoch: u64,
     /// Whether the end of an epoch is to be reported before the next batch.
     at_epoch_end: bool,
@@ -82,6 +83,7 @@ impl Loader {
             roles: Some(roles),
             route,
             identity,
+            num_batches: prepared.num_batches(),
             events,
             log,
             messages,
@@ -104,6 +106,7 @@ impl Loader {
         let _thread = machine.enter_foreign_thread();
         let feed = self.feed.as_mut().ok_or(LoaderError::Closed)?;
         if std::mem::take(&mut self.at_epoch_end) {
+            self.epoch = feed.next().epoch;
             return Ok(Next::EpochEnd);
         }
         let asked = Instant::now();
@@ -117,7 +120,7 @@ impl Loader {
         let group = shared.info().group;
         let next = feed.next();
         self.at_epoch_end = next.epoch > group.epoch && !self.prepared.options.given.endless;
-        self.epoch = next.epoch;
+        self.epoch = if self.at_epoch_end { group.epoch } else { next.epoch };
         let given = &self.prepared.options.given;
         let style = TensorStyle { channels_first: given.channels_first, static_shapes: given.static_shapes };
         let batch = TensorBatch::new(shared, &self.prepared.opened.rows, &self.held, style)?;
@@ -153,15 +156,20 @@ impl Loader {
         }
     }
 
-    /// Batches of an epoch for this rank.
+    /// Batches of this rank in the current epoch, those handed out included: the same number on every rank. With several ranks,
+    /// epochs differ by one if their batches cannot be divided: ranks take turns without a gap, and the batches that they take at
+    /// the same time belong to the epoch of the first.
     pub fn batches_per_epoch(&self) -> u64 {
-        let given = &self.prepared.options.given;
-        let all = self.prepared.buckets.order(given.seed).num_batches();
-        // A group of ranks that begins in an epoch belongs to it as a whole.
-        all.div_ceil(given.world_size.into())
+        let all = self.num_batches;
+        let world = u64::from(self.prepared.options.given.world_size);
+        // Groups begin at every so many batches of the endless order.
+        let phase = self.feed.as_ref().map_or(0, |feed| (feed.next().epoch * all + feed.next().k) % world);
+        let begin = self.epoch * all;
+        let first = begin + (phase + world - begin % world) % world;
+        (begin + all).saturating_sub(first).div_ceil(world)
     }
 
-    /// The epoch of the next batch, from 0.
+    /// The current epoch, from 0: the next one begins when the end of this one was reported.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -131,6 +131,11 @@ impl Prepared {
         }
     }
 
+    /// Batches of an epoch, of all ranks together.
+    pub(crate) fn num_batches(&self) -> u64 {
+        self.padding.batches
+    }
+
     /// Remarks for people, in the order in which they came up.
     pub(crate) fn notes(&self) -> Vec<String> {
         let asked = self.options.given.batch_size;
@@ -180,7 +185,7 @@ impl Prepared {
             "utterances": rows.rows().len(),
             "hours": rows.audio_seconds() / 3600.0,
             "skipped": rows.left_out().json(),
-            "batches_per_epoch": self.padding.batches,
+            "batches_per_epoch": self.num_batches(),
             "padding": self.padding.frame_waste(),
             "notes": self.notes(),
         })

@@ -53,17 +53,28 @@ fn ranks_serve_the_same_global_batches_and_any_number_continues() {
 #[test]
 fn every_rank_has_the_same_number_of_batches_in_an_epoch() {
     for world in [1, 2, 3, 5] {
-        for rank in 0..world {
-            let mut loader = open(json!({ "fields": ["mel_lengths"], "rank": rank, "world_size": world })).unwrap();
-            for _ in 0..2 {
-                let mut count = 0_u64;
-                while next(&mut loader).is_some() {
-                    count += 1;
-                }
-                assert!(count.abs_diff(loader.batches_per_epoch()) <= 1, "{count} of {world}");
-            }
-        }
+        let counts: Vec<Vec<u64>> = (0..world).map(|rank| counts_of_epochs(rank, world)).collect();
+        assert!(counts.iter().all(|other| *other == counts[0]), "{counts:?}");
+        let all: u64 = counts[0].iter().sum::<u64>() * world;
+        let per_epoch = open(json!({})).unwrap().batches_per_epoch();
+        assert!(all.abs_diff(4 * per_epoch) < world, "nothing is skipped: {counts:?}");
     }
+}
+
+/// The batches of four epochs, each as many as was said before and while they were served.
+fn counts_of_epochs(rank: u64, world: u64) -> Vec<u64> {
+    let mut loader = open(json!({ "fields": ["mel_lengths"], "rank": rank, "world_size": world })).unwrap();
+    let count_epoch = |epoch: u64| {
+        let expected = loader.batches_per_epoch();
+        let mut count = 0;
+        while next(&mut loader).is_some() {
+            assert_eq!((loader.batches_per_epoch(), loader.epoch()), (expected, epoch));
+            count += 1;
+        }
+        assert_eq!(count, expected);
+        count
+    };
+    (0..4).map(count_epoch).collect()
 }
 
 #[test]
