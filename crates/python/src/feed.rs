@@ -1,0 +1,226 @@
+//! `Feed` and its iterator.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tandem_loader::{Loader, LoaderError, Next};
+
+use crate::arguments::Arguments;
+use crate::batch::PyBatch;
+use crate::encoder::PyEncoder;
+use crate::process::OfProcess;
+use crate::shared::SharedLoader;
+use crate::{errors, json};
+
+/// The longest wait without a look at Python's signals: Ctrl-C takes effect after this time at most.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+/// The logger that gets what a feed reports while it runs.
+const LOGGER: &str = "tandem";
+
+/// The batches of a corpus. The package's `Feed` is this class, with a finalizer.
+#[pyclass(name = "Feed", module = "tandem._native", subclass, frozen, weakref)]
+pub(crate) struct PyFeed {
+    loader: OfProcess<Arc<SharedLoader>>,
+    encoder: Option<OfProcess<Arc<PyEncoder>>>,
+}
+
+#[pymethods]
+impl PyFeed {
+    #[new]
+    #[pyo3(signature = (source, **options))]
+    fn new(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let (options, encoder) = Arguments::read(source, options)?.into_options()?;
+        let loader = py.detach(|| Loader::open(options)).map_err(errors::to_python)?;
+        let feed = Self {
+            loader: OfProcess::new(SharedLoader::new(py, loader)?),
+            encoder: encoder.map(OfProcess::new),
+        };
+        feed.log_messages(py)?;
+        Ok(feed)
+    }
+
+    fn __iter__(feed: Bound<'_, Self>) -> PyResult<FeedIterator> {
+        feed.get().loader.get()?;
+        Ok(FeedIterator { feed: feed.unbind(), has_begun: AtomicBool::new(false), has_ended: AtomicBool::new(false) })
+    }
+
+    /// The number of batches of an epoch.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let batches = self.with(py, |loader| loader.batches_per_epoch())?;
+        Ok(batches.try_into()?)
+    }
+
+    /// The epoch of the next batch, from 0.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| loader.epoch())
+    }
+
+    /// The names of the speakers; `speaker` holds positions in this list.
+    #[getter]
+    fn speakers(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.with(py, |loader| loader.speakers())
+    }
+
+    /// The tags of the languages; `language` holds positions in this list.
+    #[getter]
+    fn languages(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.with(py, |loader| loader.languages())
+    }
+
+    /// The symbols of the text; `text` holds positions in this list. Empty with a tokenizer of the user.
+    #[getter]
+    fn symbols(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.with(py, |loader| loader.symbols())
+    }
+
+    /// Where the feed is, as a dict that JSON and pickle can hold.
+    fn state_dict(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let state = self.with(py, |loader| loader.state())?;
+        json::to_python(py, &state)
+    }
+
+    /// Resumes where `state_dict` was called. The next batches are the same bytes, also with another number of ranks.
+    #[pyo3(signature = (state_dict, /))]
+    fn load_state_dict(&self, py: Python<'_>, state_dict: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = json::from_python(state_dict, "state_dict")?;
+        self.with(py, |loader| loader.restore(&state))?.map_err(errors::to_python)
+    }
+
+    /// Counters since the start.
+    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let stats = self.with(py, |loader| loader.stats())?;
+        json::to_python(py, &stats)
+    }
+
+    /// The bottleneck, and what would remove it.
+    fn profile(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let profile = self.with(py, |loader| loader.profile())?.map_err(errors::to_python)?;
+        json::to_python(py, &profile)
+    }
+
+    /// What the feed takes: memory, slots, threads, shapes.
+    fn plan(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let plan = self.with(py, |loader| loader.plan())?;
+        json::to_python(py, &plan)
+    }
+
+    /// Ends the threads and frees the memory, except that of tensors which are still in use. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.loader.get()?.close(py).map_err(errors::to_python)?;
+        self.log_messages(py)
+    }
+
+    fn __enter__(feed: Bound<'_, Self>) -> Bound<'_, Self> {
+        feed
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    /// Closes the feed before the garbage collector takes it apart. In a forked child it does nothing.
+    fn _finalize(&self, py: Python<'_>) {
+        if let Some(loader) = self.loader.get_here() {
+            // Nobody is left to handle the error.
+            let _ = loader.close(py);
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.encoder.as_ref().and_then(OfProcess::get_here) {
+            Some(encoder) => encoder.traverse(visit),
+            None => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        if let Some(encoder) = self.encoder.as_ref().and_then(OfProcess::get_here) {
+            encoder.clear();
+        }
+    }
+}
+
+impl PyFeed {
+    fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Loader) -> R + Send) -> PyResult<R> {
+        Ok(self.loader.get()?.with(py, work))
+    }
+
+    /// Waits for the next batch without the GIL, and looks for signals and messages meanwhile.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        loop {
+            let (next, messages) =
+                self.with(py, |loader| (loader.next_batch(LONGEST_WAIT), loader.take_messages()))?;
+            log(py, &messages)?;
+            match next.map_err(errors::to_python)? {
+                Next::Batch(batch) => return Ok(Some(PyBatch::new(batch))),
+                Next::EpochEnd => return Ok(None),
+                Next::NotReady => py.check_signals()?,
+            }
+        }
+    }
+
+    fn log_messages(&self, py: Python<'_>) -> PyResult<()> {
+        let messages = self.with(py, |loader| loader.take_messages())?;
+        log(py, &messages)
+    }
+}
+
+impl Drop for PyFeed {
+    /// Threads that end may be in a tokenizer, which needs the GIL: they are joined without it.
+    fn drop(&mut self) {
+        let Some(loader) = self.loader.get_here() else { return };
+        let close = |py: Python<'_>| loader.close(py);
+        let _: Option<Result<(), LoaderError>> = Python::try_attach(close);
+    }
+}
+
+/// Python's `logging` gets the messages: without configuration, warnings go to standard error.
+fn log(py: Python<'_>, messages: &[String]) -> PyResult<()> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let logger = py.import("logging")?.call_method1("getLogger", (LOGGER,))?;
+    for message in messages {
+        logger.call_method1("warning", ("%s", message))?;
+    }
+    Ok(())
+}
+
+/// The batches that are left of an epoch.
+#[pyclass(module = "tandem._native", frozen)]
+pub(crate) struct FeedIterator {
+    feed: Py<PyFeed>,
+    has_begun: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+#[pymethods]
+impl FeedIterator {
+    fn __iter__(iterator: Bound<'_, Self>) -> Bound<'_, Self> {
+        iterator
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        if self.has_ended.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut batch = self.feed.get().next(py)?;
+        let is_first = !self.has_begun.swap(true, Ordering::Relaxed);
+        if batch.is_none() && is_first {
+            // The loop before this one left after the last batch, and did not ask for the end of its epoch.
+            batch = self.feed.get().next(py)?;
+        }
+        self.has_ended.store(batch.is_none(), Ordering::Relaxed);
+        Ok(batch)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.feed)
+    }
+}
