@@ -134,8 +134,15 @@ pub(crate) fn capsule<T: Send + 'static>(
     // DLPack: a tensor without elements has no address.
     let data = if shape.contains(&0) { ptr::null_mut() } else { ptr::without_provenance_mut(usize::try_from(data)?) };
     let (shape_pointer, strides_pointer) = (shape.as_mut_ptr(), strides.as_mut_ptr());
-    let tensor =
-        DlTensor { data, device, num_dimensions, element, shape: shape_pointer, strides: strides_pointer, byte_offset: 0 };
+    let tensor = DlTensor {
+        data,
+        device,
+        num_dimensions,
+        element,
+        shape: shape_pointer,
+        strides: strides_pointer,
+        byte_offset: 0,
+    };
     let context = ptr::null_mut();
     match kind {
         ManagedKind::Legacy => {
@@ -143,7 +150,8 @@ pub(crate) fn capsule<T: Send + 'static>(
             wrap(py, Export { managed, shape, strides, owner }, LEGACY_NAME, free_legacy, delete::<Legacy, T>)
         }
         ManagedKind::Versioned => {
-            let managed = Versioned { version: VERSION, context, deleter: delete::<Versioned, T>, flags: FLAGS, tensor };
+            let managed =
+                Versioned { version: VERSION, context, deleter: delete::<Versioned, T>, flags: FLAGS, tensor };
             let export = Export { managed, shape, strides, owner };
             wrap(py, export, VERSIONED_NAME, free_versioned, delete::<Versioned, T>)
         }
@@ -161,7 +169,8 @@ fn wrap<'py, M, T>(
     let export: *mut Export<M, T> = Box::into_raw(Box::new(export));
     // SAFETY: the pointer is not null, the name is static, and the thread is attached (`py`). The result is a new reference,
     // or null with an exception.
-    let capsule = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(export.cast(), name.as_ptr(), Some(destructor))) };
+    let capsule =
+        unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(export.cast(), name.as_ptr(), Some(destructor))) };
     if capsule.is_err() {
         // SAFETY: no capsule has taken the export, so it is freed here, once.
         unsafe { deleter(export.cast()) };

@@ -31,14 +31,20 @@ pub(crate) struct PyFeed {
 #[pymethods]
 impl PyFeed {
     #[new]
-    #[pyo3(signature = (source, **options))]
+    #[pyo3(
+        signature = (source, **options),
+        text_signature = "(source, *, device=None, data_device=None, batch_size=None, buckets=None, \
+            static_shapes=None, fields=None, features=None, channels_first=None, text=None, tokenizer=None, \
+            map=None, max_frames=None, max_tokens=None, limits=None, prefetch=None, held=None, workers=None, \
+            rank=None, world_size=None, seed=None, split=None, endless=None, cache=None, cache_dir=None, \
+            exclude_ids=None, columns=None, speaker_id_pattern=None, read_ahead_mb=None, max_bad_fraction=None, \
+            log_dir=None, tensorboard_dir=None, sim=None)"
+    )]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let (options, encoder) = Arguments::read(source, options)?.into_options()?;
         let loader = py.detach(|| Loader::open(options)).map_err(errors::to_python)?;
-        let feed = Self {
-            loader: OfProcess::new(SharedLoader::new(py, loader)?),
-            encoder: encoder.map(OfProcess::new),
-        };
+        let feed =
+            Self { loader: OfProcess::new(SharedLoader::new(py, loader)?), encoder: encoder.map(OfProcess::new) };
         feed.log_messages(py)?;
         Ok(feed)
     }
@@ -154,8 +160,7 @@ impl PyFeed {
     /// Waits for the next batch without the GIL, and looks for signals and messages meanwhile.
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         loop {
-            let (next, messages) =
-                self.with(py, |loader| (loader.next_batch(LONGEST_WAIT), loader.take_messages()))?;
+            let (next, messages) = self.with(py, |loader| (loader.next_batch(LONGEST_WAIT), loader.take_messages()))?;
             log(py, &messages)?;
             match next.map_err(errors::to_python)? {
                 Next::Batch(batch) => return Ok(Some(PyBatch::new(batch))),

@@ -50,7 +50,15 @@ mod native {
 
     /// What a feed with these arguments would take and do, as a dict. Opens no device and decodes nothing.
     #[pyfunction]
-    #[pyo3(signature = (source, **options))]
+    #[pyo3(
+        signature = (source, **options),
+        text_signature = "(source, *, device=None, data_device=None, batch_size=None, buckets=None, \
+            static_shapes=None, fields=None, features=None, channels_first=None, text=None, tokenizer=None, \
+            map=None, max_frames=None, max_tokens=None, limits=None, prefetch=None, held=None, workers=None, \
+            rank=None, world_size=None, seed=None, split=None, endless=None, cache=None, cache_dir=None, \
+            exclude_ids=None, columns=None, speaker_id_pattern=None, read_ahead_mb=None, max_bad_fraction=None, \
+            log_dir=None, tensorboard_dir=None, sim=None)"
+    )]
     fn plan(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
         let (options, _) = Arguments::read(source, options)?.into_options()?;
         let plan = py.detach(|| tandem_loader::plan(&options)).map_err(errors::to_python)?;

@@ -17,8 +17,7 @@ struct OpenLoaders {
     is_shut_down: bool,
 }
 
-static OPEN: Mutex<OpenLoaders> =
-    Mutex::new(OpenLoaders { loaders: Vec::new(), is_shut_down: false });
+static OPEN: Mutex<OpenLoaders> = Mutex::new(OpenLoaders { loaders: Vec::new(), is_shut_down: false });
 /// The process that imported the module: a forked child neither locks nor closes.
 static IMPORTED_BY: OnceLock<u32> = OnceLock::new();
 
