@@ -1,0 +1,52 @@
+"""A tensor that is still in use keeps its slot."""
+
+import logging
+import threading
+
+import numpy
+import pytest
+
+import tandem
+
+
+@pytest.fixture
+def stalled(small_corpus):
+    """A feed whose slots are all held, a thread that waits for one more batch, and what the feed has logged."""
+    logged = threading.Event()
+    messages, result = [], []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            messages.append(record.getMessage())
+            logged.set()
+
+    handler = Handler()
+    logging.getLogger("tandem").addHandler(handler)
+    with tandem.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
+        batches = iter(feed)
+        held = [next(batches) for _ in range(2)]
+        thread = threading.Thread(target=lambda: result.append(next(batches)))
+        thread.start()
+        # This thread runs while the other one waits: the GIL is released.
+        assert logged.wait(150), "no message says why the feed waits"
+        yield held, thread, messages, result
+        held.clear()
+        thread.join()
+        result.clear()
+    logging.getLogger("tandem").removeHandler(handler)
+
+
+def test_a_held_batch_stalls_the_feed_which_names_it_and_never_overwrites_it(stalled):
+    held, thread, messages, result = stalled
+    views = [numpy.from_dlpack(batch["mel"]) for batch in held]
+    before = [view.tobytes() for view in views]
+    assert thread.is_alive() and not result, "a batch came although every slot is held"
+    assert any(str(held[0].index) in message and "held" in message for message in messages), messages
+    # The batches are gone, and the views of numpy keep their slots.
+    held.clear()
+    assert thread.is_alive() and not result
+    assert [view.tobytes() for view in views] == before
+    del views[0]
+    thread.join()
+    assert len(result) == 1 and views[0].tobytes() == before[1]
+    assert result[0].index == 2 or result[0].epoch > 0
