@@ -9,20 +9,19 @@ use pyo3::types::PyDict;
 use serde_json::{Map, Value};
 use tandem_loader::LoaderOptions;
 
-use crate::encoder::PyEncoder;
+use crate::callables::{Callables, Functions};
 use crate::{errors, json};
 
 /// The arguments of `Feed` and `plan`.
 pub(crate) struct Arguments {
     options: Map<String, Value>,
-    tokenizer: Option<Py<PyAny>>,
-    map: Option<Py<PyAny>>,
+    functions: Functions,
 }
 
 impl Arguments {
     /// Reads the arguments. One that is `None` has its default.
     pub(crate) fn read(source: &Bound<'_, PyAny>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let mut arguments = Self { options: Map::new(), tokenizer: None, map: None };
+        let mut arguments = Self { options: Map::new(), functions: Functions::default() };
         arguments.options.insert("source".to_owned(), json::from_python(source, "source")?);
         for (name, value) in named.into_iter().flatten() {
             let name: String = name.extract()?;
@@ -30,8 +29,8 @@ impl Arguments {
                 continue;
             }
             match name.as_str() {
-                "tokenizer" => arguments.tokenizer = Some(callable(&name, value)?),
-                "map" => arguments.map = Some(callable(&name, value)?),
+                "tokenizer" => arguments.functions.tokenizer = Some(callable(&name, value)?),
+                "map" => arguments.functions.map = Some(callable(&name, value)?),
                 _ => {
                     let value = json::from_python(&value, &name)?;
                     arguments.options.insert(name, value);
@@ -42,17 +41,18 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// The options of the loader, and the callables among them.
-    pub(crate) fn into_options(self) -> PyResult<(LoaderOptions, Option<Arc<PyEncoder>>)> {
-        let options = LoaderOptions::from_json(&Value::Object(self.options)).map_err(errors::to_python)?;
-        let Some(tokenizer) = self.tokenizer else {
-            if self.map.is_some() {
-                return Err(PyValueError::new_err("map= needs tokenizer=, which gets the text that map returns"));
-            }
-            return Ok((options, None));
-        };
-        let encoder = Arc::new(PyEncoder::new(tokenizer, self.map));
-        Ok((options.with_text_encoder(encoder.clone()), Some(encoder)))
+    /// The options of the loader, and the functions that it calls.
+    pub(crate) fn into_options(self) -> PyResult<(LoaderOptions, Option<Arc<Callables>>)> {
+        let mut options = LoaderOptions::from_json(&Value::Object(self.options)).map_err(errors::to_python)?;
+        let (has_tokenizer, has_map) = (self.functions.tokenizer.is_some(), self.functions.map.is_some());
+        let callables = Arc::new(Callables::new(self.functions));
+        if has_tokenizer {
+            options = options.with_text_encoder(callables.clone());
+        }
+        if has_map {
+            options = options.with_text_map(callables.clone());
+        }
+        Ok((options, (has_tokenizer || has_map).then_some(callables)))
     }
 
     /// torchrun and other launchers set RANK and WORLD_SIZE. Arguments win.

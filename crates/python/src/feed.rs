@@ -11,7 +11,7 @@ use tandem_loader::{Loader, LoaderError, Next};
 
 use crate::arguments::Arguments;
 use crate::batch::PyBatch;
-use crate::encoder::PyEncoder;
+use crate::callables::Callables;
 use crate::process::OfProcess;
 use crate::shared::SharedLoader;
 use crate::{errors, json};
@@ -25,7 +25,7 @@ const LOGGER: &str = "tandem";
 #[pyclass(name = "Feed", module = "tandem._native", subclass, frozen, weakref)]
 pub(crate) struct PyFeed {
     loader: OfProcess<Arc<SharedLoader>>,
-    encoder: Option<OfProcess<Arc<PyEncoder>>>,
+    callables: Option<OfProcess<Arc<Callables>>>,
 }
 
 #[pymethods]
@@ -38,13 +38,13 @@ impl PyFeed {
             map=None, max_frames=None, max_tokens=None, limits=None, prefetch=None, held=None, workers=None, \
             rank=None, world_size=None, seed=None, split=None, endless=None, cache=None, cache_dir=None, \
             exclude_ids=None, columns=None, speaker_id_pattern=None, read_ahead_mb=None, max_bad_fraction=None, \
-            log_dir=None, tensorboard_dir=None, sim=None)"
+            verify_transfers=None, log_dir=None, tensorboard_dir=None, sim=None)"
     )]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let (options, encoder) = Arguments::read(source, options)?.into_options()?;
+        let (options, callables) = Arguments::read(source, options)?.into_options()?;
         let loader = py.detach(|| Loader::open(options)).map_err(errors::to_python)?;
         let feed =
-            Self { loader: OfProcess::new(SharedLoader::new(py, loader)?), encoder: encoder.map(OfProcess::new) };
+            Self { loader: OfProcess::new(SharedLoader::new(py, loader)?), callables: callables.map(OfProcess::new) };
         feed.log_messages(py)?;
         Ok(feed)
     }
@@ -139,15 +139,15 @@ impl PyFeed {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.encoder.as_ref().and_then(OfProcess::get_here) {
-            Some(encoder) => encoder.traverse(visit),
+        match self.callables.as_ref().and_then(OfProcess::get_here) {
+            Some(callables) => callables.traverse(visit),
             None => Ok(()),
         }
     }
 
     fn __clear__(&self) {
-        if let Some(encoder) = self.encoder.as_ref().and_then(OfProcess::get_here) {
-            encoder.clear();
+        if let Some(callables) = self.callables.as_ref().and_then(OfProcess::get_here) {
+            callables.clear();
         }
     }
 }

@@ -16,7 +16,7 @@ mod json;
 
 // Arguments to a loader.
 mod arguments;
-mod encoder;
+mod callables;
 
 // A value that belongs to one process.
 mod process;
@@ -57,7 +57,7 @@ mod native {
             map=None, max_frames=None, max_tokens=None, limits=None, prefetch=None, held=None, workers=None, \
             rank=None, world_size=None, seed=None, split=None, endless=None, cache=None, cache_dir=None, \
             exclude_ids=None, columns=None, speaker_id_pattern=None, read_ahead_mb=None, max_bad_fraction=None, \
-            log_dir=None, tensorboard_dir=None, sim=None)"
+            verify_transfers=None, log_dir=None, tensorboard_dir=None, sim=None)"
     )]
     fn plan(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
         let (options, _) = Arguments::read(source, options)?.into_options()?;

@@ -3,8 +3,7 @@
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tandem_device::DType;
-use tandem_loader::{Batch, ConsumerStream, TensorDevice, TensorInfo};
+use tandem_loader::{Batch, ConsumerStream, DType, TensorDevice, TensorInfo};
 
 use crate::dlpack::{self, DlDevice, DlType, Layout, ManagedKind};
 use crate::errors;

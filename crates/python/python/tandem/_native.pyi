@@ -89,7 +89,7 @@ class Feed:
     fields: the names of the tensors to make; all that the corpus has by default.
     features: a mel preset, or a dict with `preset` and what differs from it.
     channels_first: mel as (rows, mels, frames) instead of (rows, frames, mels).
-    text: {"lang", "phonemizer", "harakat", "lexicon"} for the text front ends of Tandem.
+    text: {"lang", "phonemizer", "harakat", "lexicon", "pad_id"} for the text front ends of Tandem.
     tokenizer: a function from a text to token ids, instead of those. Several threads call it.
     map: a function from a text to a text, called before the tokenizer.
     max_frames, max_tokens: longer utterances are left out.
@@ -103,11 +103,12 @@ class Feed:
     endless: epochs follow each other without an end.
     cache: where decoded recordings are cached.
     cache_dir: the folder of a cache on disk.
-    exclude_ids: ids of utterances, or a file of them, to leave out.
-    columns: names of the columns of a table.
+    exclude_ids: a file with the ids of utterances to leave out.
+    columns: {"audio", "text", "speaker", "id", "lang", "duration"}: the columns of a table.
     speaker_id_pattern: a pattern that finds the speaker in the id of an utterance.
     read_ahead_mb: memory for reading ahead from object stores, in MiB.
     max_bad_fraction: the share of bad recordings that ends the feed.
+    verify_transfers: one batch in this many is verified after its transfer between two cards.
     log_dir: a folder for the run log.
     tensorboard_dir: a folder for event files.
     sim: simulated cards, as `--sim` takes them: "2x24GiB".
@@ -141,11 +142,12 @@ class Feed:
         endless: bool | None = None,
         cache: _Cache | None = None,
         cache_dir: str | PathLike[str] | None = None,
-        exclude_ids: str | PathLike[str] | Sequence[str] | None = None,
-        columns: str | dict[str, str] | None = None,
+        exclude_ids: str | PathLike[str] | None = None,
+        columns: dict[str, str] | None = None,
         speaker_id_pattern: str | None = None,
         read_ahead_mb: int | None = None,
         max_bad_fraction: float | None = None,
+        verify_transfers: int | None = None,
         log_dir: str | PathLike[str] | None = None,
         tensorboard_dir: str | PathLike[str] | None = None,
         sim: str | None = None,
@@ -210,11 +212,12 @@ def plan(
     endless: bool | None = None,
     cache: _Cache | None = None,
     cache_dir: str | PathLike[str] | None = None,
-    exclude_ids: str | PathLike[str] | Sequence[str] | None = None,
-    columns: str | dict[str, str] | None = None,
+    exclude_ids: str | PathLike[str] | None = None,
+    columns: dict[str, str] | None = None,
     speaker_id_pattern: str | None = None,
     read_ahead_mb: int | None = None,
     max_bad_fraction: float | None = None,
+    verify_transfers: int | None = None,
     log_dir: str | PathLike[str] | None = None,
     tensorboard_dir: str | PathLike[str] | None = None,
     sim: str | None = None,

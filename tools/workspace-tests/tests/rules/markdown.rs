@@ -55,7 +55,7 @@ const FOREIGN: [&str; 1] = ["set_per_process_memory_fraction"];
 /// Tests have names of five words and more, which nothing else has but these.
 #[test]
 fn tests_that_pages_name_exist() {
-    let functions: BTreeSet<String> = all(&[".rs"]).iter().flat_map(|file| functions(&file.text)).collect();
+    let functions: BTreeSet<String> = all(&[".rs", ".py"]).iter().flat_map(|file| functions(&file.text)).collect();
     assert!(functions.len() > 3000, "only {} functions were found: the scan is broken", functions.len());
     let mut missing = Vec::new();
     // The change log names JSON keys of as many words.
@@ -72,7 +72,8 @@ fn tests_that_pages_name_exist() {
 
 fn functions(text: &str) -> Vec<String> {
     let name = |rest: &str| rest.split(['(', '<']).next().unwrap_or("").trim().to_owned();
-    text.split("fn ").skip(1).map(name).collect()
+    let (rust, python) = (text.split("fn ").skip(1), text.split("def ").skip(1));
+    rust.chain(python).map(name).collect()
 }
 
 /// The repository stands alone: no page and no comment cites a document that is not in it.
