@@ -3,7 +3,7 @@
 //! Nothing of espeak-ng is part of this program: the library and its data are the system's, found at run time. On a
 //! machine without them [`Espeak::load`] fails with the package to install.
 //!
-//! Besides `device` this is the only crate with `unsafe` in it.
+//! One of three crates with `unsafe` in it; the others are `device` and `python`.
 //!
 //! ```no_run
 //! use tandem_espeak::{Espeak, EspeakError};

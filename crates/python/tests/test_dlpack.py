@@ -80,8 +80,8 @@ def test_a_capsule_has_every_field_of_the_specification(batch, max_version):
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_a_capsule_that_nobody_consumes_is_freed(small_corpus, max_version):
-    # One batch may be held: were a capsule not freed, the next batch would never come.
-    with tandem.Feed(small_corpus, batch_size=2, held=1, endless=True) as feed:
+    # Two batches may be held: were capsules not freed, the third would never come.
+    with tandem.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
         batches = iter(feed)
         for _ in range(20):
             batch = next(batches)
@@ -92,7 +92,7 @@ def test_a_capsule_that_nobody_consumes_is_freed(small_corpus, max_version):
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_a_consumed_capsule_is_freed_by_the_consumer_on_any_thread(small_corpus, max_version):
-    with tandem.Feed(small_corpus, batch_size=2, held=1, endless=True) as feed:
+    with tandem.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
         batches = iter(feed)
         for _ in range(5):
             batch = next(batches)

@@ -38,9 +38,9 @@ def test_ctrl_c_interrupts_the_wait_and_the_feed_stays_usable(script, small_corp
                 print("waiting", flush=True)
 
         logging.getLogger("tandem").addHandler(Handler())
-        feed = tandem.Feed({corpus}, batch_size=2, held=1, endless=True)
+        feed = tandem.Feed({corpus}, batch_size=2, held=2, endless=True)
         batches = iter(feed)
-        held = next(batches)
+        held = [next(batches), next(batches)]
         try:
             next(batches)
         except KeyboardInterrupt:
@@ -188,9 +188,9 @@ def test_closing_twice_is_fine_and_use_after_close_is_an_error(small_corpus):
 
 
 def test_a_wait_ends_when_another_thread_closes_the_feed(small_corpus):
-    feed = tandem.Feed(small_corpus, batch_size=2, held=1, endless=True)
+    feed = tandem.Feed(small_corpus, batch_size=2, held=2, endless=True)
     batches, raised = iter(feed), []
-    held = next(batches)
+    held = [next(batches), next(batches)]
 
     def wait():
         try:
@@ -202,7 +202,7 @@ def test_a_wait_ends_when_another_thread_closes_the_feed(small_corpus):
     thread.start()
     feed.close()
     thread.join()
-    assert len(raised) == 1 and "closed" in raised[0] and content(held)
+    assert len(raised) == 1 and "closed" in raised[0] and content(held[0])
 
 
 def test_threads_do_not_accumulate(small_corpus):
