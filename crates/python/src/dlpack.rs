@@ -104,7 +104,7 @@ pub(crate) enum ManagedKind {
 }
 
 /// Where a tensor is, and how it lies there.
-pub(crate) struct Layout {
+pub(crate) struct DlLayout {
     pub(crate) data: u64,
     pub(crate) device: DlDevice,
     pub(crate) element: DlType,
@@ -125,11 +125,11 @@ struct Export<M, T> {
 /// A capsule with the tensor of `layout`, whose memory is valid for as long as `owner` lives.
 pub(crate) fn capsule<T: Send + 'static>(
     py: Python<'_>,
-    layout: Layout,
+    layout: DlLayout,
     kind: ManagedKind,
     owner: T,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let Layout { data, device, element, mut shape, mut strides } = layout;
+    let DlLayout { data, device, element, mut shape, mut strides } = layout;
     let num_dimensions = shape.len().try_into()?;
     // DLPack: a tensor without elements has no address.
     let data = if shape.contains(&0) { ptr::null_mut() } else { ptr::without_provenance_mut(usize::try_from(data)?) };

@@ -86,7 +86,7 @@ impl PyFeed {
 
     /// Where the feed is, as a dict that JSON and pickle can hold.
     fn state_dict(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let state = self.with(py, |loader| loader.state())?;
+        let state = self.with(py, |loader| loader.state())?.map_err(errors::to_python)?;
         json::to_python(py, &state)
     }
 
@@ -99,7 +99,7 @@ impl PyFeed {
 
     /// Counters since the start.
     fn stats(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let stats = self.with(py, |loader| loader.stats())?;
+        let stats = self.with(py, |loader| loader.stats())?.map_err(errors::to_python)?;
         json::to_python(py, &stats)
     }
 
@@ -125,9 +125,16 @@ impl PyFeed {
         feed
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.close(py)
+    /// Closes the feed. An exception of the block is the one to show: closing a feed that failed fails with the same error.
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let closed = self.close(py);
+        if kind.is_none() { closed } else { Ok(()) }
     }
 
     /// Closes the feed before the garbage collector takes it apart. In a forked child it does nothing.

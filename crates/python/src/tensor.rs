@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tandem_loader::{Batch, ConsumerStream, DType, TensorDevice, TensorInfo};
 
-use crate::dlpack::{self, DlDevice, DlType, Layout, ManagedKind};
+use crate::dlpack::{self, DlDevice, DlLayout, DlType, ManagedKind};
 use crate::errors;
 use crate::process::OfProcess;
 
@@ -100,7 +100,7 @@ impl PyTensor {
         let stream = ConsumerStream::from_dlpack(batch.device(), stream).map_err(PyValueError::new_err)?;
         py.detach(|| batch.read_on(stream)).map_err(errors::to_python)?;
         let info = self.info()?;
-        let layout = Layout {
+        let layout = DlLayout {
             data: batch.pointer(self.position),
             device,
             element: types(info.dtype).1,
