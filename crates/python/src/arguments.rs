@@ -47,7 +47,7 @@ impl Arguments {
         let (has_tokenizer, has_map) = (self.functions.tokenizer.is_some(), self.functions.map.is_some());
         let callables = Arc::new(Callables::new(self.functions));
         if has_tokenizer {
-            options = options.with_text_encoder(callables.clone());
+            options = options.with_tokenizer(callables.clone());
         }
         if has_map {
             options = options.with_text_map(callables.clone());

@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use tandem_loader::Batch;
+use tandem_loader::TensorBatch;
 
 use crate::errors;
 use crate::process::OfProcess;
@@ -11,10 +11,10 @@ use crate::tensor::PyTensor;
 
 /// A mapping from names to tensors. The batch, and each tensor of it, keeps the slot of the batch.
 #[pyclass(name = "Batch", module = "tandem", frozen, mapping)]
-pub(crate) struct PyBatch(OfProcess<Batch>);
+pub(crate) struct PyBatch(OfProcess<TensorBatch>);
 
 impl PyBatch {
-    pub(crate) fn new(batch: Batch) -> Self {
+    pub(crate) fn new(batch: TensorBatch) -> Self {
         Self(OfProcess::new(batch))
     }
 

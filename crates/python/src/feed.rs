@@ -42,7 +42,9 @@ impl PyFeed {
     )]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let (options, callables) = Arguments::read(source, options)?.into_options()?;
-        let loader = py.detach(|| Loader::open(options)).map_err(errors::to_python)?;
+        let loader = py.detach(|| Loader::open(options));
+        raise_interrupt(callables.as_deref())?;
+        let loader = loader.map_err(errors::to_python)?;
         let feed =
             Self { loader: OfProcess::new(SharedLoader::new(py, loader)?), callables: callables.map(OfProcess::new) };
         feed.log_messages(py)?;
@@ -169,6 +171,7 @@ impl PyFeed {
         loop {
             let (next, messages) = self.with(py, |loader| (loader.next_batch(LONGEST_WAIT), loader.take_messages()))?;
             log(py, &messages)?;
+            raise_interrupt(self.callables.as_ref().and_then(OfProcess::get_here).map(Arc::as_ref))?;
             match next.map_err(errors::to_python)? {
                 Next::Batch(batch) => return Ok(Some(PyBatch::new(batch))),
                 Next::EpochEnd => return Ok(None),
@@ -190,6 +193,11 @@ impl Drop for PyFeed {
         let close = |py: Python<'_>| loader.close(py);
         let _: Option<Result<(), LoaderError>> = Python::try_attach(close);
     }
+}
+
+/// Ctrl-C in a tokenizer is for the loop.
+fn raise_interrupt(callables: Option<&Callables>) -> PyResult<()> {
+    callables.and_then(Callables::take_interrupt).map_or(Ok(()), Err)
 }
 
 /// Python's `logging` gets the messages: without configuration, warnings go to standard error.

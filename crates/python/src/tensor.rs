@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tandem_loader::{Batch, ConsumerStream, DType, TensorDevice, TensorInfo};
+use tandem_loader::{ConsumerStream, DType, TensorBatch, TensorDevice, TensorInfo};
 
 use crate::dlpack::{self, DlDevice, DlLayout, DlType, ManagedKind};
 use crate::errors;
@@ -12,12 +12,12 @@ use crate::process::OfProcess;
 /// Memory of a batch. It is yours until the last tensor of the batch, and everything made from one, is gone.
 #[pyclass(name = "Tensor", module = "tandem", frozen)]
 pub(crate) struct PyTensor {
-    batch: OfProcess<Batch>,
+    batch: OfProcess<TensorBatch>,
     position: usize,
 }
 
 impl PyTensor {
-    pub(crate) fn new(batch: OfProcess<Batch>, position: usize) -> Self {
+    pub(crate) fn new(batch: OfProcess<TensorBatch>, position: usize) -> Self {
         Self { batch, position }
     }
 
@@ -28,7 +28,7 @@ impl PyTensor {
     fn dl_device(&self) -> PyResult<DlDevice> {
         Ok(match self.batch.get()?.device() {
             TensorDevice::Cpu => DlDevice::CPU,
-            TensorDevice::Cuda(ordinal) => DlDevice::cuda(ordinal.try_into()?),
+            TensorDevice::Cuda(ordinal) => DlDevice::cuda(ordinal),
         })
     }
 }

@@ -23,3 +23,8 @@ def take(feed, count):
                 break
         del batch
     return taken
+
+
+def hold_all(feed, batches):
+    """As many batches as the feed has slots: another one comes only after one of them is released."""
+    return [next(batches) for _ in range(feed.stats()["rings"][-1]["slots"])]

@@ -16,7 +16,7 @@ CODES = {"float32": (2, 32), "int32": (0, 32)}
 
 @pytest.fixture
 def feed(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         yield feed
 
 
@@ -80,8 +80,8 @@ def test_a_capsule_has_every_field_of_the_specification(batch, max_version):
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_a_capsule_that_nobody_consumes_is_freed(small_corpus, max_version):
-    # Two batches may be held: were capsules not freed, the third would never come.
-    with tandem.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
+    # There are three slots: were capsules not freed, the fourth batch would never come.
+    with tandem.Feed(small_corpus, device="cpu", batch_size=2, held=2, prefetch=1, endless=True) as feed:
         batches = iter(feed)
         for _ in range(20):
             batch = next(batches)
@@ -92,7 +92,7 @@ def test_a_capsule_that_nobody_consumes_is_freed(small_corpus, max_version):
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_a_consumed_capsule_is_freed_by_the_consumer_on_any_thread(small_corpus, max_version):
-    with tandem.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
+    with tandem.Feed(small_corpus, device="cpu", batch_size=2, held=2, prefetch=1, endless=True) as feed:
         batches = iter(feed)
         for _ in range(5):
             batch = next(batches)
@@ -125,7 +125,7 @@ def test_a_stream_is_refused_on_the_cpu(batch, stream):
 
 
 def test_a_tensor_outlives_its_batch_and_its_feed(corpus):
-    feed = tandem.Feed(corpus, batch_size=4)
+    feed = tandem.Feed(corpus, device="cpu", batch_size=4)
     tensor = next(iter(feed))["mel"]
     view = numpy.from_dlpack(tensor)
     before = view.tobytes()

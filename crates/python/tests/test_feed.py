@@ -10,7 +10,7 @@ import tandem
 
 
 def test_a_loop_is_an_epoch_and_the_next_loop_is_the_next_one(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         first = [content(batch) for batch in feed]
         assert len(first) == len(feed) > 2
         assert [batch["index"] for batch in first] == list(range(len(feed)))
@@ -23,7 +23,7 @@ def test_a_loop_is_an_epoch_and_the_next_loop_is_the_next_one(corpus):
 
 
 def test_a_loop_that_leaves_after_the_last_batch_is_followed_by_a_whole_epoch(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         # `range` ends first: the end of the epoch is never asked for.
         assert len([content(batch) for _, batch in zip(range(len(feed)), feed)]) == len(feed)
         second = [content(batch) for batch in feed]
@@ -31,7 +31,7 @@ def test_a_loop_that_leaves_after_the_last_batch_is_followed_by_a_whole_epoch(co
 
 
 def test_a_loop_that_leaves_early_is_followed_by_the_rest_of_its_epoch(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         for batch in feed:
             if batch.index == 1:
                 break
@@ -40,7 +40,7 @@ def test_a_loop_that_leaves_early_is_followed_by_the_rest_of_its_epoch(corpus):
 
 
 def test_an_iterator_that_has_ended_stays_ended(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         iterator = iter(feed)
         assert iter(iterator) is iterator
         for _ in iterator:
@@ -49,7 +49,7 @@ def test_an_iterator_that_has_ended_stays_ended(corpus):
 
 
 def test_an_endless_feed_does_not_stop(corpus):
-    with tandem.Feed(corpus, batch_size=4, endless=True) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4, endless=True) as feed:
         batches = iter(feed)
         epochs = [content(next(batches))["epoch"] for _ in range(2 * len(feed) + 1)]
         assert epochs == sorted(epochs) and epochs[-1] == 2
@@ -57,7 +57,7 @@ def test_an_endless_feed_does_not_stop(corpus):
 
 def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(corpus):
     def first(**options):
-        with tandem.Feed(corpus, batch_size=4, **options) as feed:
+        with tandem.Feed(corpus, device="cpu", batch_size=4, **options) as feed:
             return take(feed, 3)
 
     assert first() == first(workers=1) == first(seed=1234)
@@ -66,19 +66,19 @@ def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(corpus):
 
 @pytest.mark.parametrize("after", [0, 3, "epoch", "epoch and 2"])
 def test_a_feed_resumes_with_the_same_bytes(corpus, after):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         done = {"epoch": len(feed), "epoch and 2": len(feed) + 2}.get(after, after)
         take(feed, done)
         # Through JSON and pickle, as checkpoints store it.
         state = pickle.loads(pickle.dumps(json.loads(json.dumps(feed.state_dict()))))
         expected = take(feed, len(feed) + 2)
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         feed.load_state_dict(state)
         assert take(feed, len(expected)) == expected
 
 
 def test_a_feed_goes_back_to_a_state_of_its_own(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         take(feed, 1)
         state = feed.state_dict()
         expected = take(feed, 4)
@@ -87,9 +87,9 @@ def test_a_feed_goes_back_to_a_state_of_its_own(corpus):
 
 
 def test_a_state_of_another_corpus_or_order_is_refused(corpus, small_corpus):
-    with tandem.Feed(small_corpus, batch_size=4) as feed:
+    with tandem.Feed(small_corpus, device="cpu", batch_size=4) as feed:
         state = feed.state_dict()
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         with pytest.raises((ValueError, RuntimeError)):
             feed.load_state_dict(state)
         with pytest.raises((ValueError, RuntimeError)):
@@ -99,36 +99,36 @@ def test_a_state_of_another_corpus_or_order_is_refused(corpus, small_corpus):
 
 @pytest.mark.parametrize("done", [0, 2, 5])
 def test_two_ranks_have_the_batches_of_one(corpus, done):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         take(feed, done)
         state = feed.state_dict()
         expected = take(feed, 2 * len(feed))
     for rank in range(2):
-        with tandem.Feed(corpus, batch_size=4, rank=rank, world_size=2) as feed:
+        with tandem.Feed(corpus, device="cpu", batch_size=4, rank=rank, world_size=2) as feed:
             feed.load_state_dict(state)
             assert take(feed, len(expected) // 2) == expected[rank::2]
 
 
 def test_two_ranks_are_resumed_by_one(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         expected = take(feed, 8)
     states = []
     for rank in range(2):
-        with tandem.Feed(corpus, batch_size=4, rank=rank, world_size=2) as feed:
+        with tandem.Feed(corpus, device="cpu", batch_size=4, rank=rank, world_size=2) as feed:
             assert take(feed, 2) == expected[rank:4:2]
             states.append(feed.state_dict())
     assert states[0] == states[1]
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         feed.load_state_dict(states[0])
         assert take(feed, 4) == expected[4:]
 
 
 def test_ranks_are_read_from_the_environment(corpus, monkeypatch):
-    with tandem.Feed(corpus, batch_size=4, rank=1, world_size=2) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4, rank=1, world_size=2) as feed:
         expected = take(feed, 2)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         assert take(feed, 2) == expected
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(ValueError, match='RANK is not a number: "one"'):
@@ -136,7 +136,7 @@ def test_ranks_are_read_from_the_environment(corpus, monkeypatch):
 
 
 def test_a_feed_describes_itself(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         take(feed, 40)
         for description in [feed.stats(), feed.profile(), feed.plan(), tandem.plan(corpus, batch_size=4)]:
             assert isinstance(description, dict) and description
@@ -145,10 +145,10 @@ def test_a_feed_describes_itself(corpus):
 
 
 def test_static_shapes_are_few_and_exact_shapes_have_no_padding(corpus):
-    with tandem.Feed(corpus, batch_size=4, buckets=2) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4, buckets=2) as feed:
         shapes = {(batch.bucket, batch["mel"].shape) for batch in feed}
         assert len(shapes) <= 2
-    with tandem.Feed(corpus, batch_size=4, static_shapes=False) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4, static_shapes=False) as feed:
         for batch in feed:
             import numpy
 

@@ -8,7 +8,7 @@ import weakref
 
 import numpy
 import pytest
-from batches import content, take
+from batches import content, hold_all, take
 
 import tandem
 
@@ -38,9 +38,9 @@ def test_ctrl_c_interrupts_the_wait_and_the_feed_stays_usable(script, small_corp
                 print("waiting", flush=True)
 
         logging.getLogger("tandem").addHandler(Handler())
-        feed = tandem.Feed({corpus}, batch_size=2, held=2, endless=True)
+        feed = tandem.Feed({corpus}, device="cpu", batch_size=2, held=2, prefetch=1, endless=True)
         batches = iter(feed)
-        held = [next(batches), next(batches)]
+        held = [next(batches) for _ in range(feed.stats()["rings"][-1]["slots"])]
         try:
             next(batches)
         except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def test_a_forked_child_is_refused_and_leaves_the_parent_alone(script, small_cor
         """
         import os, sys, numpy, tandem
 
-        feed = tandem.Feed({corpus}, batch_size=2, held=2, endless=True)
+        feed = tandem.Feed({corpus}, device="cpu", batch_size=2, held=2, endless=True)
         batches = iter(feed)
         batch = next(batches)
         tensor = batch["mel"]
@@ -105,7 +105,7 @@ def test_the_interpreter_exits_while_a_tokenizer_runs(script, small_corpus, end)
         def tokenizer(text):
             return [sum(range(200_000)) % 100] * len(text)
 
-        feed = tandem.Feed({corpus}, batch_size=2, endless=True, tokenizer=tokenizer)
+        feed = tandem.Feed({corpus}, device="cpu", batch_size=2, endless=True, tokenizer=tokenizer)
         for step, batch in enumerate(feed):
             tensor = batch["mel"]
             if step == 2:
@@ -126,7 +126,7 @@ def test_a_feed_in_a_cycle_with_its_tokenizer_is_collected(small_corpus):
 
     def cycle():
         model = Model()
-        model.feed = tandem.Feed(small_corpus, batch_size=2, endless=True, tokenizer=model.tokenizer)
+        model.feed = tandem.Feed(small_corpus, device="cpu", batch_size=2, endless=True, tokenizer=model.tokenizer)
         model.batches = iter(model.feed)
         next(model.batches)
         return weakref.ref(model), weakref.ref(model.feed)
@@ -143,7 +143,7 @@ def test_a_feed_in_a_cycle_with_its_tokenizer_is_collected(small_corpus):
 
 def test_objects_may_be_dropped_in_any_order(small_corpus):
     for order in ["ftbv", "vbtf", "bfvt", "tvfb"]:
-        feed = tandem.Feed(small_corpus, batch_size=2)
+        feed = tandem.Feed(small_corpus, device="cpu", batch_size=2)
         batch = next(iter(feed))
         tensor = batch["mel"]
         objects = {"f": feed, "b": batch, "t": tensor, "v": numpy.from_dlpack(tensor)}
@@ -157,11 +157,11 @@ def test_objects_may_be_dropped_in_any_order(small_corpus):
 
 
 def test_a_feed_may_be_dropped_and_closed_during_a_loop(small_corpus):
-    feed = tandem.Feed(small_corpus, batch_size=2, endless=True)
+    feed = tandem.Feed(small_corpus, device="cpu", batch_size=2, endless=True)
     batches = iter(feed)
     del feed
     assert len([content(next(batches)) for _ in range(3)]) == 3
-    feed = tandem.Feed(small_corpus, batch_size=2, endless=True)
+    feed = tandem.Feed(small_corpus, device="cpu", batch_size=2, endless=True)
     with pytest.raises(RuntimeError, match="closed"):
         for _ in feed:
             feed.close()
@@ -169,7 +169,7 @@ def test_a_feed_may_be_dropped_and_closed_during_a_loop(small_corpus):
 
 def test_an_exception_in_the_loop_leaves_a_feed_that_is_closed_by_its_context(small_corpus):
     with pytest.raises(ZeroDivisionError):
-        with tandem.Feed(small_corpus, batch_size=2, endless=True) as feed:
+        with tandem.Feed(small_corpus, device="cpu", batch_size=2, endless=True) as feed:
             for _ in feed:
                 1 / 0
     with pytest.raises(RuntimeError, match="closed"):
@@ -177,7 +177,7 @@ def test_an_exception_in_the_loop_leaves_a_feed_that_is_closed_by_its_context(sm
 
 
 def test_closing_twice_is_fine_and_use_after_close_is_an_error(small_corpus):
-    feed = tandem.Feed(small_corpus, batch_size=2)
+    feed = tandem.Feed(small_corpus, device="cpu", batch_size=2)
     batch = next(iter(feed))
     feed.close()
     feed.close()
@@ -188,9 +188,9 @@ def test_closing_twice_is_fine_and_use_after_close_is_an_error(small_corpus):
 
 
 def test_a_wait_ends_when_another_thread_closes_the_feed(small_corpus):
-    feed = tandem.Feed(small_corpus, batch_size=2, held=2, endless=True)
+    feed = tandem.Feed(small_corpus, device="cpu", batch_size=2, held=2, prefetch=1, endless=True)
     batches, raised = iter(feed), []
-    held = [next(batches), next(batches)]
+    held = hold_all(feed, batches)
 
     def wait():
         try:
@@ -208,7 +208,7 @@ def test_a_wait_ends_when_another_thread_closes_the_feed(small_corpus):
 def test_threads_do_not_accumulate(small_corpus):
     after_first = None
     for _ in range(20):
-        with tandem.Feed(small_corpus, batch_size=2) as feed:
+        with tandem.Feed(small_corpus, device="cpu", batch_size=2) as feed:
             take(feed, 1)
         # The first feed starts threads that the process keeps.
         after_first = after_first or num_threads()
@@ -216,7 +216,7 @@ def test_threads_do_not_accumulate(small_corpus):
 
 
 def test_memory_does_not_grow(small_corpus):
-    with tandem.Feed(small_corpus, batch_size=2) as feed:
+    with tandem.Feed(small_corpus, device="cpu", batch_size=2) as feed:
         for epoch in range(300):
             for batch in feed:
                 for tensor in batch.values():
@@ -230,12 +230,12 @@ def test_memory_does_not_grow(small_corpus):
 
 
 def test_two_feeds_and_many_threads_share_a_process(small_corpus):
-    with tandem.Feed(small_corpus, batch_size=2) as feed:
+    with tandem.Feed(small_corpus, device="cpu", batch_size=2) as feed:
         expected = take(feed, 6)
     found = [None, None]
 
     def consume(position):
-        with tandem.Feed(small_corpus, batch_size=2) as feed:
+        with tandem.Feed(small_corpus, device="cpu", batch_size=2) as feed:
             found[position] = take(feed, 6)
             feed.stats()
 

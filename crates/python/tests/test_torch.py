@@ -22,9 +22,9 @@ needs_torch = pytest.mark.skipif(torch is None, reason="tandem.torch.Feed: PyTor
 
 @needs_torch
 def test_batches_are_dicts_of_torch_tensors_with_the_same_bytes(corpus):
-    with tandem.Feed(corpus, batch_size=4) as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         expected = take(feed, 2 * len(feed))
-    with tandem.torch.Feed(corpus, batch_size=4) as feed:
+    with tandem.torch.Feed(corpus, device="cpu", batch_size=4) as feed:
         for epoch in range(2):
             for batch in feed:
                 assert all(isinstance(tensor, torch.Tensor) for tensor in batch.values())
@@ -36,8 +36,8 @@ def test_batches_are_dicts_of_torch_tensors_with_the_same_bytes(corpus):
 
 @needs_torch
 def test_the_feed_holds_no_batch_of_its_own(small_corpus):
-    # Two may be held, and the loop holds one while it asks for the next.
-    with tandem.torch.Feed(small_corpus, batch_size=2, held=2, endless=True) as feed:
+    # There are three slots, and the loop holds one while it asks for the next.
+    with tandem.torch.Feed(small_corpus, device="cpu", batch_size=2, held=2, prefetch=1, endless=True) as feed:
         for step, batch in enumerate(feed):
             if step == 20:
                 break
@@ -45,7 +45,7 @@ def test_the_feed_holds_no_batch_of_its_own(small_corpus):
 
 @needs_torch
 def test_a_tensor_of_torch_outlives_the_feed(small_corpus):
-    with tandem.torch.Feed(small_corpus, batch_size=2) as feed:
+    with tandem.torch.Feed(small_corpus, device="cpu", batch_size=2) as feed:
         mel = next(iter(feed))["mel"]
         before = mel.clone()
     assert torch.equal(mel, before)
@@ -53,7 +53,7 @@ def test_a_tensor_of_torch_outlives_the_feed(small_corpus):
 
 @pytest.mark.skipif(torch is None or not torch.cuda.is_available(), reason="batches on a GPU: PyTorch finds no GPU")
 def test_batches_on_a_gpu_have_the_bytes_of_the_cpu(corpus):
-    with tandem.Feed(corpus, batch_size=4, device="cpu") as feed:
+    with tandem.Feed(corpus, device="cpu", batch_size=4) as feed:
         expected = [numpy.from_dlpack(batch["mel"]).copy() for batch in feed]
     with tandem.torch.Feed(corpus, batch_size=4, device="cuda:0") as feed:
         for batch, wanted in zip(feed, expected):

@@ -6,4 +6,5 @@ from tandem._native import plan as plan
 
 __all__ = ["Batch", "Feed", "Tensor", "__version__", "plan"]
 
-class Feed(_native.Feed): ...
+class Feed(_native.Feed):
+    def __del__(self) -> None: ...

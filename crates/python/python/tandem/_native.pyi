@@ -5,6 +5,8 @@ from typing import Any, Literal, TypeVar, final, overload
 
 from typing_extensions import CapsuleType, Self, disjoint_base
 
+__all__ = ["Batch", "Feed", "FeedIterator", "Tensor", "__version__", "plan"]
+
 __version__: str
 
 _T = TypeVar("_T")
@@ -95,7 +97,7 @@ class Feed:
     max_frames, max_tokens: longer utterances are left out.
     limits: {"data_mb", "model_mb"}: the most device memory of each role, in MiB.
     prefetch: batches that are made ahead.
-    held: batches that you may hold at once before the feed waits for you.
+    held: batches that you may hold at once, at least 2; a loop holds one while it asks for the next.
     workers: decode threads; chosen while the feed runs by default.
     rank, world_size: this process and the number of processes; RANK and WORLD_SIZE of the environment, else 0 and 1.
     seed: the order of the batches.
