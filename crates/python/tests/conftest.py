@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 # For a test that hangs, and nothing else: no test passes or fails by a time.
-LIMIT_S = 200
+LIMIT_S = int(os.environ.get("TANDEM_TEST_TIMEOUT", 200))
 
 
 @pytest.fixture(autouse=True)
