@@ -1,6 +1,5 @@
-"""What the tests share: a corpus, a limit for a test that hangs, and the list of skipped tests."""
+"""What the tests share: a corpus, and the list of skipped tests."""
 
-import faulthandler
 import os
 import pathlib
 import subprocess
@@ -8,18 +7,6 @@ import sys
 import textwrap
 
 import pytest
-
-# For a test that hangs, and nothing else: no test passes or fails by a time.
-LIMIT_S = int(os.environ.get("TANDEM_TEST_TIMEOUT", 200))
-
-
-@pytest.fixture(autouse=True)
-def limit():
-    """Ends the run with the stacks of all threads if a test hangs."""
-    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
 
 @pytest.fixture(scope="session", autouse=True)
 def environment(tmp_path_factory):

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import numpy
 import pytest
@@ -30,9 +31,11 @@ def stalled(small_corpus):
         held = hold_all(feed, batches)
         thread = threading.Thread(target=lambda: result.append(next(batches)))
         thread.start()
-        # This thread runs while the other one waits: the GIL is released.
-        assert logged.wait(150), "no message says why the feed waits"
-        yield held, thread, messages, result
+        turns = 0
+        while not logged.is_set():
+            time.sleep(0.01)
+            turns += 1
+        yield held, thread, messages, result, turns
         held.clear()
         thread.join()
         result.clear()
@@ -40,7 +43,9 @@ def stalled(small_corpus):
 
 
 def test_a_held_batch_stalls_the_feed_which_names_it_and_never_overwrites_it(stalled):
-    held, thread, messages, result = stalled
+    held, thread, messages, result, turns = stalled
+    # With the GIL in the hands of the thread that waits, this one would not have run before the message.
+    assert turns > 3, turns
     views = [numpy.from_dlpack(batch["mel"]) for batch in held]
     before = [view.tobytes() for view in views]
     assert thread.is_alive() and not result, "a batch came although every slot is held"
