@@ -56,13 +56,13 @@ impl PyFeed {
         Ok(FeedIterator { feed: feed.unbind(), has_begun: AtomicBool::new(false), has_ended: AtomicBool::new(false) })
     }
 
-    /// The number of batches of an epoch.
+    /// The number of batches of the current epoch, on this rank.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let batches = self.with(py, |loader| loader.batches_per_epoch())?;
         Ok(batches.try_into()?)
     }
 
-    /// The epoch of the next batch, from 0.
+    /// The current epoch, from 0: the next one begins when a loop has reached the end of this one.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |loader| loader.epoch())

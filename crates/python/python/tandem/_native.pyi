@@ -157,10 +157,10 @@ class Feed:
     def __iter__(self) -> Iterator[Batch]:
         """The batches that are left of this epoch; the next loop has the next epoch."""
     def __len__(self) -> int:
-        """The number of batches of an epoch, on this rank."""
+        """The number of batches of the current epoch, on this rank."""
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0."""
+        """The current epoch, from 0: the next one begins when a loop has reached the end of this one."""
     @property
     def speakers(self) -> list[str]:
         """The names of the speakers; `speaker` holds positions in this list."""
