@@ -12,8 +12,9 @@ in turns, so that a machine that gets slower does so for all of them; the host w
 | tuned | DataLoader: mel on the GPU, batches of similar length padded to one of about nine lengths, pinned, many workers |
 | untuned | DataLoader: mel in the workers, batches padded to their longest row, so that shapes rarely repeat |
 
-Prints steps per second, the share of model-only, and the overhead of taking a ready batch in Python. On the CPU
-(`--device cpu`) it only shows that everything runs: steps are not captured, and the figures mean nothing.
+Prints steps per second and frames per second, padding included: DataLoaders have other shapes than the feed. The share of
+model-only is that of the feed, whose shapes it has. The last line is the time to take a batch in Python, waits included. On
+the CPU (`--device cpu`) it only shows that everything runs: steps are not captured, and the figures mean nothing.
 
     python3 tools/peers/torch_feeds.py
 """
@@ -74,7 +75,8 @@ class Trainer:
                 self.eager(batch)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Threads of the DataLoaders allocate pinned memory meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.eager(batch)
         return graph, batch
 
@@ -119,12 +121,16 @@ def data_loader(paths, seconds, batch, device, tuned, workers):
 
 
 def timed(trainer, next_mel, steps):
+    """Steps and frames per second."""
     trainer.wait()
-    begun = time.perf_counter()
+    begun, frames = time.perf_counter(), 0
     for _ in range(steps):
-        trainer.step(next_mel())
+        mel = next_mel()
+        frames += mel.shape[0] * mel.shape[1]
+        trainer.step(mel)
         trainer.wait()
-    return steps / (time.perf_counter() - begun)
+    seconds = time.perf_counter() - begun
+    return steps / seconds, frames / seconds
 
 
 def measure(name, sizes, folder, paths, seconds, arguments):
@@ -149,14 +155,16 @@ def measure(name, sizes, folder, paths, seconds, arguments):
     for _ in range(ROUNDS):
         for way, (trainer, next_mel) in ways.items():
             rates[way].append(timed(trainer, next_mel, arguments.steps))
-    ceiling = statistics.median(rates["model-only"])
+    ceiling = statistics.median(steps for steps, _ in rates["model-only"])
     for way, found in rates.items():
-        rate = statistics.median(found)
-        print(f"{name} {way}: {rate:.2f} steps/s ({min(found):.2f}-{max(found):.2f})  share {rate / ceiling:.3f}",
-              flush=True)
-    taken = sorted(ways["feed"][1].taken_ns[arguments.warm_ups:])
+        steps, frames = (sorted(rate[number] for rate in found) for number in (0, 1))
+        rate = statistics.median(steps)
+        share = f"  share {rate / ceiling:.3f}" if way in ("model-only", "feed") else ""
+        print(f"{name} {way}: {rate:.2f} steps/s ({steps[0]:.2f}-{steps[-1]:.2f})  "
+              f"{statistics.median(frames) / 1e3:.1f} k frames/s{share}", flush=True)
+    taken = sorted(ways["feed"][1].taken_ns[arguments.cached + arguments.warm_ups:])
     stats = feed.stats()
-    print(f"{name} overhead of a batch in Python: p50 {taken[len(taken) // 2] / 1e3:.1f} us, "
+    print(f"{name} taking a batch in Python: p50 {taken[len(taken) // 2] / 1e3:.1f} us, "
           f"p99 {taken[len(taken) * 99 // 100] / 1e3:.1f} us; stall {stats['stall_s']:.3f} s", flush=True)
     feed.close()
 

@@ -158,7 +158,7 @@ impl Parts {
         }
     }
 
-    /// To and fro: every other row is dealt backwards. Twice is not at all.
+    /// Every other row is dealt backwards. Applied twice, it changes nothing.
     fn turned(&self, shape: usize, row: usize) -> usize {
         if row.is_multiple_of(2) { shape } else { self.num_shapes - 1 - shape }
     }

@@ -1,4 +1,4 @@
-//! What is stored between runs, beside no run: in the user's cache, never in the dataset.
+//! Folders for what is measured once and used by many runs: in the user's cache, never in the dataset.
 
 use std::path::PathBuf;
 

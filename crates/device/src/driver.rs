@@ -185,12 +185,16 @@ pub(crate) trait Driver: Send + Sync {
         None
     }
     /// What the calling thread had set before this: for [`restore_thread`](Driver::restore_thread). From here on, captures
-    /// that other threads started do not restrict its calls.
-    fn enter_foreign_thread(&self) -> ThreadState {
+    /// of others do not restrict its calls. A thread of ours is still restricted by its own captures, as it should be.
+    fn enter_thread(&self, _is_foreign: bool) -> ThreadState {
         ThreadState::default()
     }
-    /// Sets what [`enter_foreign_thread`](Driver::enter_foreign_thread) returned.
+    /// Sets what [`enter_thread`](Driver::enter_thread) returned.
     fn restore_thread(&self, _before: ThreadState) {}
+    /// Whether another library is capturing a graph on its stream.
+    fn is_capturing(&self, _card: usize, _stream: StreamId) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
 
     fn create_stream(&self, card: usize, high_priority: bool) -> Result<StreamId, DeviceError>;
     fn destroy_stream(&self, card: usize, stream: StreamId);

@@ -30,6 +30,8 @@ pub struct Faults {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Streams that another library captures.
+    captured: BTreeSet<u64>,
     seen: BTreeSet<&'static str>,
     skipped: Option<&'static str>,
     delays: Vec<Delay>,
@@ -46,6 +48,20 @@ struct Delay {
 }
 
 impl Faults {
+    /// Another library begins, or ends, to capture a graph on its stream.
+    pub fn capture_foreign_stream(&self, handle: u64, is_captured: bool) {
+        let captured = &mut lock(&self.state).captured;
+        if is_captured {
+            captured.insert(handle)
+        } else {
+            captured.remove(&handle)
+        };
+    }
+
+    pub(crate) fn is_captured(&self, handle: u64) -> bool {
+        lock(&self.state).captured.contains(&handle)
+    }
+
     /// From now on the wait of this name is skipped.
     pub fn skip_wait(&self, name: &'static str) {
         lock(&self.state).skipped = Some(name);

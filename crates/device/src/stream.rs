@@ -221,6 +221,14 @@ impl Event {
         self.open.driver().synchronize_within(self.open.card, self.id, longest)
     }
 
+    /// The same with a name, as in [`synchronize`](Event::synchronize).
+    pub fn synchronize_named_within(&self, name: &'static str, longest: Duration) -> Result<bool, DeviceError> {
+        if self.open.machine.faults().skips(name) {
+            return Ok(true);
+        }
+        self.synchronize_within(longest)
+    }
+
     /// Whether the latest record of the event has been reached.
     pub fn reached(&self) -> Result<bool, DeviceError> {
         self.open.driver().reached(self.open.card, self.id)

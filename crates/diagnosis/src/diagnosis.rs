@@ -154,7 +154,7 @@ impl Diagnosis {
     fn table(&self) -> Vec<String> {
         let head = format!("{:<10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}", "ms", "mean", "std", "min", "max", "p95", "share");
         let row = |name: &str, time: &Summary, share: f64| {
-            let [mean, std, min, max, p95] = [time.mean, time.std, time.min, time.max, time.p95].map(|ns| ns / 1e6);
+            let [mean, std, min, max, p95] = time.in_ms();
             format!("{name:<10}{mean:>9.2}{std:>9.2}{min:>9.2}{max:>9.2}{p95:>9.2}{:>7.0} %", 100.0 * share)
         };
         let known = self.stalls.stages.iter().filter(|stall| stall.time_ns.count > 0);

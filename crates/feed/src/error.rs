@@ -16,6 +16,16 @@ use crate::load::bad_samples::TooManyBad;
 /// A recording or a corpus cannot be used, or the feed failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
+    /// A reader's stream is captured into a graph, which would replay with other batches in the slot.
+    #[error(
+        "a batch cannot be read on a stream that is being captured: take batches outside of the capture, and copy them in"
+    )]
+    CapturedReader,
+    /// The end of a reader of a shared batch could not be recorded.
+    #[error(
+        "a batch was not released ({0}): the streams that read it must be of its device, and exist until its last tensor is gone"
+    )]
+    Release(#[source] DeviceError),
     /// The recording does not exist: restore it, or remove its row.
     #[error("no such file: {location}")]
     Missing {

@@ -99,7 +99,7 @@ pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_bu
 pub use survey::check::{CheckOptions, Checked, check};
 pub use survey::custom_text::{CustomText, CustomTokenizer, TextMap};
 pub use survey::languages::language_hints;
-pub use survey::left_out::{LeftOut, show_hours, show_usage};
+pub use survey::left_out::{LeftOut, show_hours, show_usage, show_utterances};
 pub use survey::open::{OpenedCorpus, ShardProgress, open_corpus};
 pub use survey::pack::{PackFormat, PackOptions, PackReport, pack};
 pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UsageReport, UtteranceGroup};

@@ -39,7 +39,8 @@ pub struct TensorInfo {
 pub enum ConsumerStream {
     /// The host reads: there is no stream.
     Host,
-    /// The reader synchronises by itself (-1). It has read a tensor when it drops it, or says [`TensorBatch::record_stream`].
+    /// The reader synchronises by itself (-1): it waits with [`TensorBatch::synchronize`], and has read a tensor when it drops
+    /// it, or names its stream with [`TensorBatch::record_stream`].
     Unsynchronized,
     /// A stream by its handle. 1 is CUDA's legacy default stream, 2 that of the calling thread.
     Handle(u64),
@@ -144,8 +145,13 @@ impl TensorBatch {
         }
     }
 
+    /// Blocks the host until the batch is there: for readers that synchronise by themselves.
+    pub fn synchronize(&self) -> Result<(), LoaderError> {
+        Ok(self.shared().synchronize()?)
+    }
+
     /// Adds a stream that reads the batch too, and was made to wait for it by other means: the memory is reused only after the
-    /// work that is queued there when the batch is released.
+    /// work that is queued there when the batch is released. It must be a stream of this device, and exist until then.
     pub fn record_stream(&self, handle: u64) -> Result<(), LoaderError> {
         if self.device() != TensorDevice::Cpu {
             self.shared().add_reader(handle);

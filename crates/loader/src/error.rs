@@ -12,7 +12,7 @@ pub enum LoaderError {
     /// The corpus has no row that can be used.
     #[error("{0}")]
     Nothing(String),
-    /// The plan does not fit in a limit, or in the memory that is free.
+    /// The plan does not fit in a limit.
     #[error("{0}")]
     DoesNotFit(String),
     /// There is no such device, or it cannot be used.

@@ -23,7 +23,7 @@ pub const FIELDS: [FieldSpec; 10] = [
     FieldSpec { name: "language", dtype: DType::I32, dims: &[Dim::B] },
 ];
 
-/// Those of a batch, unless others are named.
+/// The default fields.
 pub(crate) const DEFAULT_FIELDS: [&str; 5] = ["text", "text_lengths", "mel", "mel_lengths", "speaker"];
 
 /// The schema of batches with the fields `names`, in the order of [`FIELDS`].

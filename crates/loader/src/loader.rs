@@ -4,10 +4,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tandem_corpus::Shard;
+use tandem_corpus::{Cursor, Shard};
 use tandem_device::{Isolation, Machine, RoleSetup, Route};
 use tandem_diagnosis::Diagnosis;
-use tandem_events::{Emitter, RunEvent};
+use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{Feed, FeedSpec, FeedState, FromFiles};
 
 use crate::batch::{TensorBatch, TensorStyle};
@@ -20,7 +20,7 @@ use crate::state::OrderIdentity;
 use crate::{LoaderError, LoaderOptions};
 
 /// How long the program may hold every slot before a message names what it holds.
-const SILENCE: Duration = Duration::from_secs(5);
+const LONGEST_STARVING: Duration = Duration::from_secs(5);
 
 /// What comes next.
 pub enum Next {
@@ -47,13 +47,15 @@ pub struct Loader {
     messages: LoaderMessages,
     held: HeldBatches,
     epoch: u64,
+    /// The next batch; with several ranks, the first of their next group.
+    next: Cursor,
     /// Whether the end of an epoch is to be reported before the next batch.
     at_epoch_end: bool,
     steps: u64,
     /// When the batch before was handed out, and how long the program has waited since.
     last_batch: Option<Instant>,
     waited: Duration,
-    /// How long the program has waited with every slot in its hands; none once that was said.
+    /// How long the program has waited while it held every slot; none after the message about it.
     starved: Option<Duration>,
 }
 
@@ -78,6 +80,12 @@ impl Loader {
             plan_json: Some(prepared.json(route).to_string()),
         });
         emitter.emit(RunEvent::DeviceClock { now_ns: machine.now_ns(), devices: machine.kind().name().to_owned() });
+        for role in Role::BOTH {
+            let spec = roles.partition(role).arena.spec();
+            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
+            let card = roles.partition(role).device.index();
+            emitter.emit(RunEvent::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+        }
         Ok(Loader {
             feed: Some(feed),
             roles: Some(roles),
@@ -89,6 +97,7 @@ impl Loader {
             messages,
             held: HeldBatches::default(),
             epoch: 0,
+            next: Cursor::START,
             at_epoch_end: false,
             steps: 0,
             last_batch: None,
@@ -98,15 +107,17 @@ impl Loader {
         })
     }
 
-    /// The next batch, or the end of an epoch. Waits on the host for `longest` at most.
+    /// The next batch, or the end of an epoch. Waits on the host for `longest` at most until a batch is queued; on the CPU it is
+    /// made then.
     ///
-    /// Fails with what ended the feed: a store that does not answer, too many bad recordings, a lost card.
+    /// Fails with what ended the feed: a store that does not answer, too many bad recordings, a lost card. Fails once if a batch
+    /// could not be released because a stream that read it is gone.
     pub fn next_batch(&mut self, longest: Duration) -> Result<Next, LoaderError> {
         let machine = self.machine();
         let _thread = machine.enter_foreign_thread();
         let feed = self.feed.as_mut().ok_or(LoaderError::Closed)?;
         if std::mem::take(&mut self.at_epoch_end) {
-            self.epoch = feed.next().epoch;
+            self.epoch = self.next.epoch;
             return Ok(Next::EpochEnd);
         }
         let asked = Instant::now();
@@ -119,21 +130,28 @@ impl Loader {
         let waited = std::mem::take(&mut self.waited) + Duration::from_nanos(shared.wait_ns());
         let group = shared.info().group;
         let next = feed.next();
+        self.next = next;
         self.at_epoch_end = next.epoch > group.epoch && !self.prepared.options.given.endless;
         self.epoch = if self.at_epoch_end { group.epoch } else { next.epoch };
         let given = &self.prepared.options.given;
         let style = TensorStyle { channels_first: given.channels_first, static_shapes: given.static_shapes };
+        let (sequence, bucket) = (shared.info().sequence, shared.info().bucket_index);
         let batch = TensorBatch::new(shared, &self.prepared.opened.rows, &self.held, style)?;
-        self.count_step(waited);
+        self.count_step(sequence, bucket, waited);
         Ok(Next::Batch(batch))
     }
 
-    fn count_step(&mut self, waited: Duration) {
+    /// A step of the program ends when it has the next batch: that is all that can be seen of it here.
+    fn count_step(&mut self, batch: u64, bucket: usize, waited: Duration) {
         let now = Instant::now();
         if let Some(last) = self.last_batch.replace(now) {
             self.steps += 1;
-            let (wall_ns, wait_ns) = ((now - last).as_nanos() as u64, waited.as_nanos() as u64);
-            self.events.emitter().emit(RunEvent::Step { step: self.steps, wall_ns, wait_ns });
+            let (step, emitter) = (self.steps, self.events.emitter());
+            let wall_ns = (now - last).as_nanos() as u64;
+            let wait_ns = (waited.as_nanos() as u64).min(wall_ns);
+            let (busy_ns, bucket) = (wall_ns - wait_ns, bucket as u32);
+            emitter.emit(RunEvent::StepWork { step, batch, batches: 1, bucket, busy_ns, wait_ns, began_ns: None });
+            emitter.emit(RunEvent::Step { step, wall_ns, wait_ns });
         }
     }
 
@@ -146,7 +164,7 @@ impl Loader {
         match (&mut self.starved, is_starved) {
             (Some(so_far), true) => {
                 *so_far += waited;
-                if *so_far >= SILENCE {
+                if *so_far >= LONGEST_STARVING {
                     push(&self.messages, self.held.message(ring.slots));
                     self.starved = None;
                 }
@@ -160,13 +178,11 @@ impl Loader {
     /// epochs differ by one if their batches cannot be divided: ranks take turns without a gap, and the batches that they take at
     /// the same time belong to the epoch of the first.
     pub fn batches_per_epoch(&self) -> u64 {
-        let all = self.num_batches;
-        let world = u64::from(self.prepared.options.given.world_size);
-        // Groups begin at every so many batches of the endless order.
-        let phase = self.feed.as_ref().map_or(0, |feed| (feed.next().epoch * all + feed.next().k) % world);
-        let begin = self.epoch * all;
-        let first = begin + (phase + world - begin % world) % world;
-        (begin + all).saturating_sub(first).div_ceil(world)
+        let (all, world) = (self.num_batches, u64::from(self.prepared.options.given.world_size));
+        // The position in the endless order, modulo the number of ranks: groups begin at every so many batches.
+        let place = |epoch: u64, k: u64| ((epoch % world) * (all % world) + k % world) % world;
+        let before_first = (place(self.next.epoch, self.next.k) + world - place(self.epoch, 0)) % world;
+        all.saturating_sub(before_first).div_ceil(world)
     }
 
     /// The current epoch, from 0: the next one begins when the end of this one was reported.
@@ -183,7 +199,7 @@ impl Loader {
     /// Continues from `state`, of this loader or of another with the same corpus and options, with any number of ranks.
     ///
     /// Fails with [`LoaderError::ForeignState`], and with [`LoaderError::InUse`] while batches are held: their memory is the
-    /// loader's.
+    /// loader's. After any other error, such as memory that another library has taken meanwhile, the loader is closed.
     pub fn restore(&mut self, state: &Value) -> Result<(), LoaderError> {
         let machine = self.machine();
         let _thread = machine.enter_foreign_thread();
@@ -198,6 +214,8 @@ impl Loader {
         // The memory goes to the next one: nothing is served in between.
         drop(self.feed.take());
         drop(self.roles.take());
+        self.events.forget_batches();
+        self.next = state.next;
         let epoch = state.next.epoch;
         let (route, roles, feed) = start(&self.prepared, &self.events.emitter(), state, &self.messages)?;
         (self.route, self.roles, self.feed) = (route, Some(roles), Some(feed));
@@ -218,7 +236,7 @@ impl Loader {
     pub fn profile(&self) -> Result<Value, LoaderError> {
         let diagnosis = Diagnosis::of(&self.events.records());
         let diagnosis = diagnosis.map_err(|error| LoaderError::NotMeasured(error.to_string()))?;
-        Ok(report::profile_json(&diagnosis))
+        Ok(report::profile_json(&diagnosis, self.prepared.options.given.held, self.route))
     }
 
     /// Its plan, as [`plan`](crate::plan()) gives it, with the route that is in use.
@@ -254,15 +272,15 @@ impl Loader {
         lines
     }
 
-    /// Ends it: joins every thread, and frees all memory but that of batches that are held. Fails with what ended the feed
-    /// before, if anything did. A second call does nothing.
+    /// Ends it: joins every thread, and frees all memory. While a batch is held, the memory of the device that it is on stays, all
+    /// of it: it is one reservation. Fails with what ended the feed before, if anything did. A second call does nothing.
     pub fn close(&mut self) -> Result<(), LoaderError> {
         let machine = self.machine();
         let _thread = machine.enter_foreign_thread();
         let stopped = self.feed.take().map_or(Ok(()), Feed::stop);
         drop(self.roles.take());
         if let Some(log) = self.log.take() {
-            log.close();
+            log.close(stopped.as_ref().err().map(ToString::to_string));
         }
         Ok(stopped?)
     }

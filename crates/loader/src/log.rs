@@ -1,6 +1,6 @@
 //! The run log of a loader, and TensorBoard's event files beside it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -8,9 +8,6 @@ use tandem_events::{Emitter, RunEvent};
 use tandem_runlog::{Exporter, Exporters, RunLog, TensorBoard};
 
 use crate::{LoaderError, LoaderOptions};
-
-/// The name of the log in its folder: what `tandem monitor` looks for.
-const LOG_FILE: &str = "run.jsonl";
 
 /// An open log. Closing it writes its end.
 pub(crate) struct LoaderLog {
@@ -49,16 +46,30 @@ impl LoaderLog {
         let sink = Arc::clone(messages);
         let exporters = Exporters::start(vec![board], move |problem| push(&sink, problem.to_string()));
         let exporters = exporters.map_err(|error| error.to_string()).map_err(refused(board_dir))?;
-        let (path, sink) = (folder.join(LOG_FILE), Arc::clone(messages));
+        let (path, sink) = (new_log(folder, options.given.rank), Arc::clone(messages));
         let log =
             RunLog::create_with_listener(&path, exporters.listener(), move |error| push(&sink, error.to_string()));
         let (log, emitter) = log.map_err(|error| error.to_string()).map_err(refused(&path))?;
         Ok((Some(LoaderLog { log, exporters }), emitter))
     }
 
-    /// Writes the end of the log and waits for its writers.
-    pub(crate) fn close(self) {
-        self.log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "the feed was closed".to_owned() });
+    /// Writes the end of the log and waits for its writers. `error` is what ended the feed before it was closed.
+    pub(crate) fn close(self, error: Option<String>) {
+        let exit_code = u8::from(error.is_some());
+        let reason = error.unwrap_or_else(|| "the feed was closed".to_owned());
+        self.log.finish_with(RunEvent::RunEnded { exit_code, reason });
         self.exporters.finish();
     }
+}
+
+/// A name in `folder` that is not taken: `feed.jsonl`, with a rank `feed-rank-3.jsonl`, later ones `feed-2.jsonl`. Logs of
+/// before stay, and so does that of a training run in the same folder.
+fn new_log(folder: &Path, rank: u32) -> PathBuf {
+    let rank = if rank == 0 { String::new() } else { format!("-rank-{rank}") };
+    let name = |number: u32| match number {
+        1 => format!("feed{rank}.jsonl"),
+        number => format!("feed{rank}-{number}.jsonl"),
+    };
+    let free = (1..u32::MAX).map(|number| folder.join(name(number))).find(|path| !path.exists());
+    free.unwrap_or_else(|| folder.join(name(u32::MAX)))
 }

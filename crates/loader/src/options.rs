@@ -112,6 +112,7 @@ pub(crate) struct GivenOptions {
     pub(crate) world_size: u32,
     pub(crate) seed: u64,
     pub(crate) split: SplitChoice,
+    pub(crate) split_seed: u64,
     pub(crate) endless: bool,
     pub(crate) cache: CacheChoice,
     pub(crate) cache_dir: Option<PathBuf>,
@@ -149,6 +150,7 @@ impl Default for GivenOptions {
             world_size: 1,
             seed: 1234,
             split: SplitChoice::All,
+            split_seed: 1234,
             endless: false,
             cache: CacheChoice::Auto,
             cache_dir: None,
@@ -164,8 +166,11 @@ impl Default for GivenOptions {
     }
 }
 
+/// A petabyte: nothing has more memory.
+const MAX_MB: u64 = 1 << 30;
+
 /// Every name, for suggestions.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "source",
     "device",
     "data_device",
@@ -187,6 +192,7 @@ const NAMES: [&str; 32] = [
     "world_size",
     "seed",
     "split",
+    "split_seed",
     "endless",
     "cache",
     "cache_dir",
@@ -261,26 +267,31 @@ impl LoaderOptions {
         in_range("world_size", given.world_size.into(), 1..=1 << 20)?;
         in_range("rank", given.rank.into(), 0..=u64::from(given.world_size) - 1)?;
         in_range("verify_transfers", given.verify_transfers.unwrap_or(1), 1..=u64::MAX)?;
+        in_range("read_ahead_mb", given.read_ahead_mb, 0..=MAX_MB)?;
+        in_range("limits: data_mb", given.limits.data_mb.unwrap_or(0), 0..=MAX_MB)?;
+        in_range("limits: model_mb", given.limits.model_mb.unwrap_or(0), 0..=MAX_MB)?;
         if !(0.0..=1.0).contains(&given.max_bad_fraction) {
             let found = given.max_bad_fraction;
             return Err(LoaderError::Option(format!("max_bad_fraction: expected 0 to 1, found {found}")));
         }
-        if given.cache == CacheChoice::Disk && given.cache_dir.is_none() {
-            return Err(LoaderError::Option("cache: \"disk\" needs cache_dir, the folder to cache in".to_owned()));
+        match (given.cache, &given.cache_dir) {
+            (CacheChoice::Disk, None) => {
+                Err(LoaderError::Option("cache: \"disk\" needs cache_dir, the folder to cache in".to_owned()))
+            }
+            (CacheChoice::Disk, Some(_)) | (_, None) => Ok(()),
+            (_, Some(_)) => Err(LoaderError::Option("cache_dir: it is for cache=\"disk\": add it".to_owned())),
         }
-        Ok(())
     }
 }
 
 impl DeviceChoice {
     pub(crate) fn parse(option: &str, text: &str) -> Result<DeviceChoice, LoaderError> {
-        match text.split_once(':') {
-            None if text == "auto" => Ok(DeviceChoice::Auto),
-            None if text == "cpu" => Ok(DeviceChoice::Cpu),
-            None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
-            Some(("cuda", number)) if number.parse::<i32>().is_ok_and(|number| number >= 0) => {
-                Ok(DeviceChoice::Cuda(number.parse().unwrap_or(0)))
-            }
+        let ordinal = text.strip_prefix("cuda:").and_then(|number| number.parse::<u16>().ok());
+        match (text, ordinal) {
+            ("auto", _) => Ok(DeviceChoice::Auto),
+            ("cpu", _) => Ok(DeviceChoice::Cpu),
+            ("cuda", _) => Ok(DeviceChoice::Cuda(0)),
+            (_, Some(ordinal)) => Ok(DeviceChoice::Cuda(ordinal.into())),
             _ => Err(LoaderError::Option(format!(
                 "{option}: expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\", found {text:?}"
             ))),
@@ -309,10 +320,15 @@ mod tests {
 
     #[test]
     fn every_name_is_known_and_every_wrong_value_is_named() {
-        // A value of no type is wrong for every option but those that may be absent; none is unknown.
+        // No option has this value: each is refused by its own name, and none as unknown.
         for name in NAMES {
-            assert!(!refused(&json!({ "source": "x", name: {"a": 1} })).contains("there is no option"), "{name}");
+            let found = refused(&json!({ "source": "x", name: [[1]] }));
+            assert!(found.starts_with(&format!("{name}: ")), "{name}: {found}");
+            assert!(!found.contains("unknown field `"), "{name}: {found}");
         }
+        // Every option of the struct is in the list: serde names them all when one is unknown.
+        let listed = serde_json::from_value::<GivenOptions>(json!({ "?": 1 })).unwrap_err().to_string();
+        assert_eq!(listed.matches('`').count() / 2 - 1, NAMES.len(), "{listed}");
         let check = |options: Value, expected: &str| {
             let found = refused(&options);
             assert!(found.contains(expected), "{options}: {found}");

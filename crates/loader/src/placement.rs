@@ -10,7 +10,7 @@ pub(crate) struct LoaderDevices {
     pub(crate) machine: Machine,
     pub(crate) data: usize,
     pub(crate) consumer: usize,
-    /// Why the CPU, where nothing was asked for.
+    /// A remark, if `auto` found no card.
     pub(crate) note: Option<String>,
 }
 
@@ -20,15 +20,20 @@ impl LoaderDevices {
         let given = &options.given;
         let consumer = DeviceChoice::parse("device", &given.device)?;
         let data = given.data_device.as_deref().map(|text| DeviceChoice::parse("data_device", text)).transpose()?;
+        // The device of the consumer, as if nothing had been said.
+        let data = data.filter(|data| *data != DeviceChoice::Auto);
         if let Some(spec) = &given.sim {
             let spec: SimSpec =
                 spec.parse().map_err(|error| LoaderError::Option(format!("sim: {error}, found {spec:?}")))?;
+            if [Some(consumer), data].contains(&Some(DeviceChoice::Cpu)) {
+                return Err(LoaderError::Option("sim: simulated cards are \"cuda:N\", found \"cpu\"".to_owned()));
+            }
             return on_cards(Machine::simulated(spec), consumer, data);
         }
         if consumer == DeviceChoice::Cpu {
             return match data {
-                None | Some(DeviceChoice::Cpu | DeviceChoice::Auto) => Ok(on_cpu(None)),
-                Some(DeviceChoice::Cuda(_)) => Err(LoaderError::Option(
+                None | Some(DeviceChoice::Cpu) => Ok(on_cpu(None)),
+                Some(_) => Err(LoaderError::Option(
                     "data_device: batches for \"cpu\" are made on the CPU: leave data_device out".to_owned(),
                 )),
             };
@@ -38,14 +43,20 @@ impl LoaderDevices {
             return Err(LoaderError::Option(why.to_owned()));
         }
         match Machine::cuda() {
-            Ok(Some(machine)) if !machine.cards().is_empty() => on_cards(machine, consumer, data),
+            // Cards that are hidden from this process are listed, and have no number.
+            Ok(Some(machine)) if machine.card_of_ordinal(0).is_some() => on_cards(machine, consumer, data),
             Ok(_) if consumer == DeviceChoice::Auto && data.is_none() => {
-                Ok(on_cpu(Some("there is no NVIDIA GPU: batches are made on the CPU".to_owned())))
+                Ok(on_cpu(Some("this process sees no NVIDIA GPU: batches are made on the CPU".to_owned())))
             }
-            Ok(_) => Err(LoaderError::NoDevice(format!(
-                "device: {:?} was asked for, and there is no NVIDIA GPU; device=\"cpu\" works",
-                given.device
-            ))),
+            Ok(_) => {
+                let (option, asked) = match &given.data_device {
+                    Some(asked) if consumer == DeviceChoice::Auto => ("data_device", asked),
+                    _ => ("device", &given.device),
+                };
+                Err(LoaderError::NoDevice(format!(
+                    "{option}: {asked:?} was asked for, and this process sees no NVIDIA GPU; device=\"cpu\" works"
+                )))
+            }
             Err(error) => Err(LoaderError::NoDevice(format!("{error}\ndevice=\"cpu\" works without a GPU"))),
         }
     }

@@ -81,50 +81,55 @@ impl Prepared {
 
     /// Both arenas, the data role's first: exactly as large as the plan.
     pub(crate) fn arenas(&self, route: Route) -> [ArenaSpec; 2] {
-        let plan = self.feed_plan(route);
+        self.arenas_of(&self.feed_plan(route))
+    }
+
+    fn arenas_of(&self, plan: &FeedPlan) -> [ArenaSpec; 2] {
         let is_cuda = self.placement.machine.kind() == DeviceKind::Cuda;
-        let shares_slots = route.needs_peer_access() && !self.placement.is_one_device();
-        [(Role::Data, plan.data_lines()), (Role::Model, plan.model_lines())].map(|(role, lines)| {
+        let shares_slots = plan.route.needs_peer_access() && !self.placement.is_one_device();
+        let limits = &self.options.given.limits;
+        let roles =
+            [(Role::Data, plan.data_lines(), limits.data_mb), (Role::Model, plan.model_lines(), limits.model_mb)];
+        roles.map(|(role, lines, limit_mb)| {
             let slots_bytes = if shares_slots { plan.slots_bytes(role) } else { 0 };
             let peer_bytes = round_up(slots_bytes, POOL_GRANULE);
             let own_bytes = sum(&lines) - slots_bytes;
-            // A role without memory of its own still has an arena.
-            let is_capped = is_cuda && own_bytes > 0;
-            let own_bytes = round_up(own_bytes.max(BLOCK_ALIGN), if is_capped { POOL_GRANULE } else { BLOCK_ALIGN });
-            ArenaSpec { peer_bytes, capped: is_capped, ..ArenaSpec::new(role, peer_bytes + own_bytes) }
+            // A role without memory of its own still has an arena. A driver pool enforces a limit that was given.
+            let capped = is_cuda && own_bytes > 0 && limit_mb.is_some();
+            let own_bytes = round_up(own_bytes.max(BLOCK_ALIGN), if capped { POOL_GRANULE } else { BLOCK_ALIGN });
+            let arena = ArenaSpec::new(role, peer_bytes + own_bytes);
+            let limit_bytes = limit_mb.map_or(arena.limit_bytes, |limit_mb| limit_mb * MIB);
+            ArenaSpec { peer_bytes, capped, limit_bytes, ..arena }
         })
     }
 
     /// Fails if an arena is larger than its limit, with what would fit.
     pub(crate) fn check_limits(&self, route: Route) -> Result<(), LoaderError> {
-        let limits = &self.options.given.limits;
-        let arenas = self.arenas(route);
-        for (arena, limit_mb, name) in
-            [(&arenas[0], limits.data_mb, "data_mb"), (&arenas[1], limits.model_mb, "model_mb")]
-        {
-            let Some(limit_mb) = limit_mb.filter(|limit_mb| arena.arena_bytes > limit_mb * MIB) else { continue };
-            let plan = self.feed_plan(route);
-            let lines = if arena.role == Role::Data { plan.data_lines() } else { plan.model_lines() };
-            let lines: Vec<String> =
-                lines.iter().map(|(line, bytes)| format!("   {line}: {:.1} MB", *bytes as f64 / MIB as f64)).collect();
-            let needed_mb = arena.arena_bytes.div_ceil(MIB);
-            return Err(LoaderError::DoesNotFit(format!(
-                "limits: {name}={limit_mb} is too small, {needed_mb} MB are needed:\n{}\n   {}",
-                lines.join("\n"),
-                self.suggestion(route, arena.role, limit_mb * MIB, needed_mb, name)
-            )));
-        }
-        Ok(())
+        let plan = self.feed_plan(route);
+        let arenas = self.arenas_of(&plan);
+        let Some(arena) = arenas.iter().find(|arena| arena.arena_bytes > arena.limit_bytes) else { return Ok(()) };
+        let (name, lines) = match arena.role {
+            Role::Data => ("data_mb", plan.data_lines()),
+            Role::Model => ("model_mb", plan.model_lines()),
+        };
+        let lines: Vec<String> =
+            lines.iter().map(|(line, bytes)| format!("   {line}: {:.1} MB", *bytes as f64 / MIB as f64)).collect();
+        let (limit_mb, needed_mb) = (arena.limit_bytes / MIB, arena.arena_bytes.div_ceil(MIB));
+        Err(LoaderError::DoesNotFit(format!(
+            "limits: {name}={limit_mb} is too small, {needed_mb} MB are needed:\n{}\n   {}",
+            lines.join("\n"),
+            self.suggestion(route, arena, name)
+        )))
     }
 
     /// What would fit: fewer prefetched batches, or the limit itself.
-    fn suggestion(&self, route: Route, role: Role, limit_bytes: u64, needed_mb: u64, name: &str) -> String {
+    fn suggestion(&self, route: Route, refused: &ArenaSpec, name: &str) -> String {
+        let needed_mb = refused.arena_bytes.div_ceil(MIB);
         let fits = |prefetch: &u64| {
-            let given = crate::options::GivenOptions { prefetch: *prefetch, ..self.options.given.clone() };
-            let bytes = sum(&self.feed_plan_with(route, given.prefetch).data_lines());
-            round_up(bytes, POOL_GRANULE) <= limit_bytes
+            let [data, _] = self.arenas_of(&self.feed_plan_with(route, *prefetch));
+            data.arena_bytes <= data.limit_bytes
         };
-        let fewer = (1..self.options.given.prefetch).rev().find(fits).filter(|_| role == Role::Data);
+        let fewer = (1..self.options.given.prefetch).rev().find(fits).filter(|_| refused.role == Role::Data);
         match fewer {
             Some(prefetch) => format!("It fits with prefetch={prefetch}, or with limits={{\"{name}\": {needed_mb}}}"),
             None => format!("It fits with limits={{\"{name}\": {needed_mb}}}; a smaller batch_size needs less"),
@@ -142,7 +147,22 @@ impl Prepared {
         let found = self.buckets.batch();
         let fewer =
             (found < asked).then(|| format!("batch_size {asked} → {found}: the corpus has {found} usable utterances"));
-        self.placement.note.iter().cloned().chain(self.opened.notes.iter().cloned()).chain(fewer).collect()
+        let notes = self.placement.note.iter().chain(&self.opened.notes).cloned();
+        notes.chain(fewer).chain(self.without_effect()).collect()
+    }
+
+    /// Options that do nothing here. No mistake: a config may serve several machines.
+    fn without_effect(&self) -> Vec<String> {
+        let (given, one) = (&self.options.given, self.placement.is_one_device());
+        let text = &given.text;
+        let front_end = text.phonemizer.is_some() || text.harakat.is_some() || text.lexicon.is_some();
+        let idle = [
+            (one && given.verify_transfers.is_some(), "verify_transfers", "nothing is copied between devices"),
+            (one && given.limits.model_mb.is_some(), "limits: model_mb", "on one device data_mb holds for everything"),
+            (self.options.encoder.is_some() && front_end, "text: phonemizer, harakat, lexicon", "there is a tokenizer"),
+        ];
+        let idle = idle.into_iter().filter(|(is_idle, _, _)| *is_idle);
+        idle.map(|(_, option, why)| format!("{option} has no effect: {why}")).collect()
     }
 
     /// The plan as a document.

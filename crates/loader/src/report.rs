@@ -1,7 +1,7 @@
 //! Counters and the diagnosis of a loader, as documents.
 
 use serde_json::{Value, json};
-use tandem_device::{Isolation, RoleMemory};
+use tandem_device::{Isolation, RoleMemory, Route};
 use tandem_diagnosis::{Diagnosis, SettingChange};
 use tandem_feed::FeedStats;
 use tandem_pipeline::RingStats;
@@ -16,7 +16,6 @@ pub(crate) fn stats_json(stats: &FeedStats, roles: &Isolation, held: usize) -> V
             "held": ring.leased,
             "free": ring.free,
             "filler_wait_s": ring.filler_wait_ns as f64 / 1e9,
-            "taker_wait_s": ring.taker_wait_ns as f64 / 1e9,
         })
     };
     let role = |memory: &RoleMemory| json!({ "used_bytes": memory.used_bytes, "peak_bytes": memory.peak_bytes, "limit_bytes": memory.limit_bytes });
@@ -35,26 +34,35 @@ pub(crate) fn stats_json(stats: &FeedStats, roles: &Isolation, held: usize) -> V
 }
 
 /// The diagnosis, with changes as options of a loader.
-pub(crate) fn profile_json(diagnosis: &Diagnosis) -> Value {
+pub(crate) fn profile_json(diagnosis: &Diagnosis, held: u64, route: Route) -> Value {
     let mut document = diagnosis.json();
     let verdicts = diagnosis.verdicts.iter().zip(document["verdicts"].as_array_mut().into_iter().flatten());
     for (verdict, shown) in verdicts {
         let Some(advice) = verdict.advice else { continue };
-        let option = match advice.change {
-            SettingChange::NumWorkers(workers) => Some(("workers", json!(workers))),
-            SettingChange::CacheMemory => Some(("cache", json!("memory"))),
-            SettingChange::BufferSize(slots) => Some(("prefetch", json!(slots))),
-            SettingChange::ShareGpu(_) => Some(("data_device", Value::Null)),
-            _ => None,
+        let (option, value, spelled) = match advice.change {
+            SettingChange::NumWorkers(workers) => ("workers", json!(workers), format!("workers={workers}")),
+            SettingChange::CacheMemory => ("cache", json!("memory"), "cache=\"memory\"".to_owned()),
+            SettingChange::BufferSize(slots) => {
+                // It counts the slots that the program holds if nothing is copied, and twice the buffer of two cards.
+                let ahead = match route {
+                    Route::Handover => (slots as u64).saturating_sub(held),
+                    _ => slots as u64 / 2,
+                };
+                ("prefetch", json!(ahead.max(1)), format!("prefetch={}", ahead.max(1)))
+            }
+            SettingChange::ShareGpu(_) => ("data_device", Value::Null, "no data_device".to_owned()),
+            SettingChange::SecondCard(_) => ("data_device", Value::Null, "a second GPU as data_device".to_owned()),
+            SettingChange::OtherDataCard(_) => ("data_device", Value::Null, "another GPU as data_device".to_owned()),
+            // The loader takes the first route that works.
+            SettingChange::TransferHandover | SettingChange::TransferPeer => {
+                shown["change"] = Value::Null;
+                continue;
+            }
         };
-        if let Some((name, value)) = option {
-            let spelled = if value.is_null() { format!("no {name}") } else { format!("{name}={value}") };
-            let text = verdict.to_string().replace(&advice.change.to_string(), &spelled);
-            shown["text"] = text.into();
-            shown["change"] = spelled.into();
-            shown["option"] = name.into();
-            shown["value"] = value;
-        }
+        shown["text"] = verdict.to_string().replace(&advice.change.to_string(), &spelled).into();
+        shown["change"] = spelled.into();
+        shown["option"] = option.into();
+        shown["value"] = value;
     }
     document
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tandem_corpus::{ColumnNames, Dataset, LengthIndex, OpenOptions, SpeakerPattern, Split, user_cache};
 use tandem_feed::{
     BatchSchema, CustomText, TextSettings, TrainingSet, TrainingSetOptions, open_corpus, read_lexicon, scan_lengths,
+    show_utterances,
 };
 use tandem_text::{Harakat, Phonemizer};
 
@@ -43,13 +44,13 @@ pub(crate) fn open(options: &LoaderOptions, schema: &BatchSchema) -> Result<Open
         notes.push(format!("cannot save the measured lengths: {error}"));
     }
     if num_problems > 0 {
-        notes.push(format!("{num_problems} problems in the corpus; to list them: tandem corpus check"));
+        notes.push(format!("problems in the corpus: {num_problems}; to list them: tandem corpus check"));
     }
     let is_remote = scanned.dataset.is_remote();
     let rows = select(options, scanned.dataset, schema)?;
     if rows.left_out().total() > 0 {
         let reasons = rows.left_out().reasons(&Default::default(), rows.max_frames().into(), rows.max_tokens().into());
-        notes.push(format!("skipped {} utterances: {}", rows.left_out().total(), reasons.join(", ")));
+        notes.push(format!("skipped {}: {}", show_utterances(rows.left_out().total()), reasons.join(", ")));
     }
     notes.extend(rows.text_error().map(|error| format!("the first text that was left out: {error}")));
     Ok(Opened { rows: Arc::new(rows), is_remote, notes })
@@ -58,7 +59,7 @@ pub(crate) fn open(options: &LoaderOptions, schema: &BatchSchema) -> Result<Open
 fn select(options: &LoaderOptions, dataset: Dataset, schema: &BatchSchema) -> Result<TrainingSet, LoaderError> {
     let given = &options.given;
     let dataset = Arc::new(dataset);
-    let Split { train, eval } = dataset.split(given.seed);
+    let Split { train, eval } = dataset.split(given.split_seed);
     let mut chosen = match given.split {
         SplitChoice::All => [train, eval].concat(),
         SplitChoice::Train => train,

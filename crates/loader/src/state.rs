@@ -32,6 +32,8 @@ pub(crate) struct OrderIdentity {
     utterances: usize,
     /// A hash of ids and lengths.
     corpus: String,
+    /// Batches of an epoch.
+    batches: u64,
 }
 
 impl OrderIdentity {
@@ -39,6 +41,8 @@ impl OrderIdentity {
         let rows = &prepared.opened.rows;
         let mut hash = XxHash3_64::with_seed(0);
         for (index, extent) in rows.epoch_rows().iter() {
+            // States name rows by their index.
+            hash.write(&index.0.to_le_bytes());
             let id = rows.dataset().get(*index).map_or("", |sample| sample.id);
             hash.write(id.as_bytes());
             hash.write(&[0]);
@@ -51,6 +55,7 @@ impl OrderIdentity {
             buckets: prepared.buckets.buckets().len(),
             utterances: rows.rows().len(),
             corpus: format!("{:016x}", hash.finish()),
+            batches: prepared.num_batches(),
         }
     }
 
@@ -87,6 +92,10 @@ impl OrderIdentity {
         }
         if order.corpus != self.corpus {
             return Err(foreign("its corpus has other utterances, or lengths, than this one".to_owned()));
+        }
+        if feed.next.k >= self.batches {
+            let (k, batches) = (feed.next.k, self.batches);
+            return Err(foreign(format!("it is at batch {k} of an epoch of {batches}")));
         }
         Ok(feed)
     }

@@ -97,6 +97,12 @@ impl PyBatch {
         Ok(self.0.get()?.bucket())
     }
 
+    /// Blocks until the batch is there: for readers that passed stream -1.
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        let batch = self.0.get()?;
+        py.detach(|| batch.synchronize()).map_err(errors::to_python)
+    }
+
     /// The slot is reused only after what is queued on this stream when the batch is released.
     #[pyo3(signature = (stream, /))]
     fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -36,6 +36,10 @@ pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_PORTABLE: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: [`super::capture_lock`] explains it.
 pub(crate) const CAPTURE_THREAD_LOCAL: i32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: for calls on threads of other libraries, whose captures are not ours to judge.
+pub(crate) const CAPTURE_RELAXED: i32 = 2;
+/// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`.
+pub(crate) const CAPTURE_IMPLICIT: Code = 906;
 
 /// `CUmemLocation`.
 #[repr(C)]
@@ -264,6 +268,7 @@ table! {
         );
 
         cuThreadExchangeStreamCaptureMode(*mut i32);
+        cuStreamIsCapturing(Handle, *mut i32);
         cuStreamBeginCapture_v2(Handle, i32);
         cuStreamEndCapture(Handle, *mut Handle);
         cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);

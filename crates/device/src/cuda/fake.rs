@@ -20,6 +20,9 @@ use super::{CudaDriver, contexts};
 use crate::card::Card;
 use crate::library::{FoundLibrary, Search};
 
+/// The stream that another library captures.
+pub(super) const CAPTURED: Handle = 999;
+
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static INJECTED: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
@@ -261,6 +264,7 @@ fakes! {
     cuThreadExchangeStreamCaptureMode(mode: *mut i32)
         // SAFETY: the driver under test passes the address of a live local.
         format!("{}", unsafe { *mode }), put(mode, CAPTURE_MODE.replace(unsafe { *mode }));
+    cuStreamIsCapturing(stream: Handle, out: *mut i32) format!("{stream}"), put(out, i32::from(stream == CAPTURED));
     cuStreamBeginCapture_v2(stream: Handle, mode: i32) format!("{stream} {mode}"), 0;
     cuStreamEndCapture(stream: Handle, out: *mut Handle) format!("{stream}"), put(out, 60);
     cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) format!("{graph} {flags}"), put(out, 61);

@@ -45,12 +45,12 @@ fn calls_on_a_thread_of_another_library_leave_its_context_and_its_capture_mode()
     // SAFETY: the fake takes any handle.
     unsafe { (driver.api.cuCtxSetCurrent)(device_of_others) };
     calls();
-    let before = driver.enter_foreign_thread();
+    let before = driver.enter_thread(true);
     assert_eq!((before.context, before.capture_mode), (device_of_others as u64, 0));
     driver.create_event(0, false).unwrap();
     driver.restore_thread(before);
     let expected = [
-        "cuThreadExchangeStreamCaptureMode 1",
+        "cuThreadExchangeStreamCaptureMode 2",
         "cuCtxSetCurrent 101",
         "cuEventCreate 3",
         "cuThreadExchangeStreamCaptureMode 0",
@@ -60,6 +60,25 @@ fn calls_on_a_thread_of_another_library_leave_its_context_and_its_capture_mode()
     // The next call of ours does not take the context of others for its own.
     driver.create_event(0, false).unwrap();
     assert_eq!(calls()[0], "cuCtxSetCurrent 101");
+}
+
+#[test]
+fn a_thread_of_ours_is_restricted_by_its_own_captures_only() {
+    let driver = opened(1);
+    driver.enter_thread(false);
+    assert_eq!(calls(), ["cuThreadExchangeStreamCaptureMode 1"]);
+}
+
+#[test]
+fn a_stream_that_another_library_captures_is_noticed() {
+    let driver = opened(1);
+    assert!(!driver.is_capturing(0, 7).unwrap());
+    assert!(driver.is_capturing(0, fake::CAPTURED as u64).unwrap());
+    // The legacy default stream cannot be asked during a capture.
+    inject_result("cuStreamIsCapturing", 906);
+    assert!(driver.is_capturing(0, 1).unwrap());
+    inject_result("cuStreamIsCapturing", 400);
+    assert!(matches!(driver.is_capturing(0, 7), Err(DeviceError::Failed { .. })));
 }
 
 #[test]

@@ -164,8 +164,9 @@ impl Driver for CudaDriver {
         self.device(card).ok()
     }
 
-    fn enter_foreign_thread(&self) -> ThreadState {
-        let (mut context, mut capture_mode) = (0, api::CAPTURE_THREAD_LOCAL);
+    fn enter_thread(&self, is_foreign: bool) -> ThreadState {
+        let mode = if is_foreign { api::CAPTURE_RELAXED } else { api::CAPTURE_THREAD_LOCAL };
+        let (mut context, mut capture_mode) = (0, mode);
         // SAFETY: one handle is written.
         unsafe { (self.api.cuCtxGetCurrent)(&raw mut context) };
         // SAFETY: one int is read and written.
@@ -180,6 +181,18 @@ impl Driver for CudaDriver {
         // SAFETY: it was current on this thread before, and nothing here destroys contexts of others.
         unsafe { (self.api.cuCtxSetCurrent)(before.context as Handle) };
         CURRENT.set(0);
+    }
+
+    fn is_capturing(&self, card: usize, stream: StreamId) -> Result<bool, DeviceError> {
+        let during = "asking whether a stream is captured";
+        self.enter(card, during)?;
+        let mut status = 0;
+        // SAFETY: one int is written.
+        match unsafe { (self.api.cuStreamIsCapturing)(stream as Handle, &raw mut status) } {
+            // The legacy default stream cannot be asked while a stream that synchronises with it is captured.
+            api::CAPTURE_IMPLICIT => Ok(true),
+            code => self.check(card, during, code).map(|()| status != 0),
+        }
     }
 
     fn create_stream(&self, card: usize, high_priority: bool) -> Result<StreamId, DeviceError> {

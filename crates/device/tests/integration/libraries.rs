@@ -59,6 +59,7 @@ const FUNCTIONS: &[&str] = &[
     "cuFuncSetAttribute",
     "cuLaunchKernel",
     "cuThreadExchangeStreamCaptureMode",
+    "cuStreamIsCapturing",
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags",

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use tandem_corpus::Cursor;
 use tandem_device::transfer::Measured;
-use tandem_device::{Device, Stream};
-use tandem_pipeline::{Crew, RingHandle};
+use tandem_device::{Block, Device, Event, Stream};
+use tandem_pipeline::{Crew, ReadySlot, RingHandle};
 
 use self::messages::Messages;
 use self::rings::BatchTaker;
@@ -66,6 +66,8 @@ pub struct Feed {
     consumer: Device,
     /// Where shared batches are released; created with the first.
     returns: Option<Arc<ReturnStream>>,
+    /// A batch that was taken from its ring and has not arrived yet.
+    late: Option<ReadySlot<Block, Arc<BatchInfo>, Event>>,
     warm_slots: usize,
 }
 
@@ -140,15 +142,17 @@ impl Feed {
     ///
     /// Fails with the error that ended the feed, and with [`FeedError::CorruptBatch`].
     pub fn lease_shared(&mut self, longest: Duration) -> Result<Option<SharedBatch>, FeedError> {
-        let waiting = Instant::now();
-        let ready = match self.taker.try_take() {
+        if let Some(returns) = &self.returns {
+            returns.release_set_aside()?;
+        }
+        let (ready, mut wait_ns) = match self.late.take().map_or_else(|| self.taker.try_take(), |late| Ok(Some(late))) {
             Ok(None) => {
+                let waiting = Instant::now();
                 self.taker.wait_ready(1, longest);
-                self.taker.try_take()
+                (self.taker.try_take(), waiting.elapsed().as_nanos() as u64)
             }
-            taken => taken,
+            taken => (taken, 0),
         };
-        let wait_ns = waiting.elapsed().as_nanos() as u64;
         let ready = match ready {
             Ok(Some(ready)) => ready,
             Ok(None) => {
@@ -159,13 +163,19 @@ impl Feed {
         };
         let sequence = ready.payload().sequence;
         let checks = self.checks.as_ref().filter(|checks| checks.is_checked(sequence));
-        let slot = ready.lease(|arrived| match checks {
-            Some(checks) => {
-                arrived.synchronize(waits::ARRIVED)?;
-                checks.compare(sequence)
+        if self.crosses_cards || checks.is_some() {
+            // As in `lease`: a reader's stream must not wait for a card that may be lost.
+            let waiting = Instant::now();
+            let arrived = ready.written();
+            let has_arrived = arrived.reached()? || arrived.synchronize_named_within(waits::ARRIVED, longest)?;
+            wait_ns += waiting.elapsed().as_nanos() as u64;
+            if !has_arrived {
+                self.late = Some(ready);
+                self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
+                return Ok(None);
             }
-            None => Ok(()),
-        })?;
+        }
+        let slot = ready.lease(|_| checks.map_or(Ok(()), |checks| checks.compare(sequence)))?;
         let returns = match &self.returns {
             Some(returns) => Arc::clone(returns),
             None => Arc::clone(self.returns.insert(Arc::new(ReturnStream::create(&self.consumer)?))),

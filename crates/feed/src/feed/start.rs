@@ -126,6 +126,7 @@ impl Feed {
             crosses_cards: roles.data.device.index() != roles.model.device.index(),
             consumer: roles.model.device.clone(),
             returns: None,
+            late: None,
             warm_slots: depth,
         };
         if let Some(window) = read_ahead {
@@ -210,16 +211,16 @@ fn start_threads(
 ) -> Result<(), FeedError> {
     let on_end = shutdown.clone();
     let machine = data.stream.device().machine().clone();
-    let beside = machine.clone();
+    let on_machine = machine.clone();
     crew.spawn("data", move |_| {
-        beside.ignore_foreign_captures();
+        on_machine.ignore_foreign_captures();
         on_end.thread_ended(data.run());
     })?;
     if let Some(transfer) = transfer {
         let on_end = shutdown.clone();
-        let beside = machine.clone();
+        let on_machine = machine.clone();
         crew.spawn("transfer", move |_| {
-            beside.ignore_foreign_captures();
+            on_machine.ignore_foreign_captures();
             on_end.thread_ended(transfer.run());
         })?;
     }
@@ -227,9 +228,9 @@ fn start_threads(
         let (queue, threads) = (Arc::clone(&decode.queue), Arc::clone(&decode.threads));
         let (context, on_end) = (Arc::clone(&decode.context), shutdown.clone());
         let load = move || RowLoader::new(context).run(number, &queue, &threads);
-        let beside = machine.clone();
+        let on_machine = machine.clone();
         let body = move |_: &StopFlag| {
-            beside.ignore_foreign_captures();
+            on_machine.ignore_foreign_captures();
             on_end.thread_ended(on_end.storage_waits.run(load));
         };
         crew.spawn(format!("decode-{number}"), body)?;

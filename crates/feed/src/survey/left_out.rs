@@ -20,6 +20,8 @@ pub struct LeftOut {
     pub empty_text: usize,
     /// Their text has characters outside the symbol table.
     pub unknown_symbol: usize,
+    /// The program's own tokenizer refused their text.
+    pub refused_text: usize,
     /// They are shorter than a frame, or have fewer frames than symbols.
     pub too_short: usize,
     /// Their recording or their text is over the limit.
@@ -41,9 +43,9 @@ impl LeftOut {
         self.missing_audio + self.undecodable_audio + self.bad_number + self.unmeasured
     }
 
-    /// Those whose text is empty or has unknown characters.
+    /// Those whose text is empty, has unknown characters or was refused.
     pub fn bad_text(&self) -> usize {
-        self.empty_text + self.unknown_symbol
+        self.empty_text + self.unknown_symbol + self.refused_text
     }
 
     /// Counts a row without a length. `why` is what the measurement found.
@@ -65,6 +67,7 @@ impl LeftOut {
             "bad_text": self.bad_text(),
             "empty_text": self.empty_text,
             "unknown_symbol": self.unknown_symbol,
+            "refused_text": self.refused_text,
             "no_length": self.no_length(),
             "missing_audio": self.missing_audio,
             "undecodable_audio": self.undecodable_audio,
@@ -81,6 +84,7 @@ impl LeftOut {
             (self.too_long, format!("over {max_frames} frames or {max_tokens} tokens")),
             (self.too_short, "too short for one frame or for their text".to_owned()),
             (self.unmeasured, "of unknown length".to_owned()),
+            (self.refused_text, "refused by the tokenizer".to_owned()),
         ];
         // A row of a list and a row that turns out to be faulty later have the same words for the same fault.
         let mut faults = rejected.clone();
@@ -110,7 +114,7 @@ pub fn show_usage(num_utterances: usize, seconds: f64, num_validation: usize, nu
 }
 
 /// `1 utterance`, `2 utterances`.
-pub(crate) fn show_utterances(count: usize) -> String {
+pub fn show_utterances(count: usize) -> String {
     format!("{count} utterance{}", if count == 1 { "" } else { "s" })
 }
 

@@ -285,6 +285,7 @@ fn measured_rows(
 enum BadText {
     Empty,
     UnknownSymbol,
+    Refused,
 }
 
 /// Symbols of texts: counted for some rows, bounded for all.
@@ -309,12 +310,11 @@ impl TokenCounts {
             let count = match tokenizer.encode_into(&sample, &mut tokens) {
                 Ok(()) => Ok(u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX)),
                 Err(TextError::Empty) => Err(BadText::Empty),
-                Err(error) => {
-                    if matches!(error, TextError::Custom { .. }) {
-                        counts.custom_error.get_or_insert_with(|| format!("{}: {error}", sample.id));
-                    }
-                    Err(BadText::UnknownSymbol)
+                Err(error @ TextError::Custom { .. }) => {
+                    counts.custom_error.get_or_insert_with(|| format!("{}: {error}", sample.id));
+                    Err(BadText::Refused)
                 }
+                Err(_) => Err(BadText::UnknownSymbol),
             };
             counts.counted.insert(index, count);
             counts.most.extend(count.ok().map(|count| (frames, count)));
@@ -352,6 +352,7 @@ fn usable_rows(
                 match bad {
                     BadText::Empty => left_out.empty_text += 1,
                     BadText::UnknownSymbol => left_out.unknown_symbol += 1,
+                    BadText::Refused => left_out.refused_text += 1,
                 }
                 continue;
             }

@@ -157,8 +157,12 @@ fn the_log_of_a_loader_is_a_run_log() {
     let profile = loader.profile().unwrap();
     assert!(profile["steps_per_s"].as_f64().unwrap() > 0.0 && profile["verdicts"].is_array(), "{profile}");
     loader.close().unwrap();
-    let log = std::fs::read_to_string(log_dir.join("run.jsonl")).unwrap();
+    let log = std::fs::read_to_string(log_dir.join("feed.jsonl")).unwrap();
     assert_eq!(log.lines().filter(|line| line.contains("\"event\":\"step\"")).count(), 19);
     assert!(log.lines().last().unwrap().contains("run_ended"));
     assert!(std::fs::read_dir(log_dir.join("tensorboard")).unwrap().count() > 0);
+    // A second run in the same folder has a log of its own.
+    open(json!({ "fields": ["mel"], "log_dir": log_dir })).unwrap().close().unwrap();
+    assert_eq!(std::fs::read_to_string(log_dir.join("feed.jsonl")).unwrap(), log);
+    assert!(log_dir.join("feed-2.jsonl").exists());
 }

@@ -23,6 +23,9 @@ fn a_device_that_is_not_there_is_refused_by_name() {
     assert!(message(json!({ "device": "cpu", "data_device": "cuda:0" })).contains("leave data_device out"));
     assert!(message(json!({ "device": "cuda:0", "data_device": "cpu" })).contains("data_device"));
     assert!(message(json!({ "sim": "2xGiB" })).starts_with("sim: "));
+    assert!(message(json!({ "sim": "2x4GiB", "device": "cpu" })).contains("simulated cards are \"cuda:N\""));
+    assert!(message(json!({ "limits": { "data_mb": u64::MAX } })).contains("limits: data_mb: expected 0 to"));
+    assert!(message(json!({ "cache_dir": "x" })).contains("cache_dir"));
 }
 
 #[test]
@@ -39,6 +42,24 @@ fn a_limit_that_is_too_small_names_the_memory_and_what_fits() {
     take(&mut loader, 4);
     let memory = &loader.stats().unwrap()["memory"]["data"];
     assert!(memory["peak_bytes"].as_u64().unwrap() <= 33 << 20, "{memory}");
+}
+
+#[test]
+fn a_limit_on_two_cards_is_suggested_so_that_it_fits() {
+    let pair = json!({ "sim": "2x4GiB,nvlink", "device": "cuda:1", "data_device": "cuda:0", "prefetch": 64,
+        "fields": ["mel", "waveform"], "limits": { "data_mb": 40 } });
+    let message = refused(pair.clone()).to_string();
+    let prefetch: u64 = message.split("prefetch=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let mut fits = pair;
+    fits["prefetch"] = json!(prefetch);
+    take(&mut open(fits).unwrap(), 3);
+}
+
+#[test]
+fn options_without_effect_are_named() {
+    let idle = json!({ "verify_transfers": 3, "limits": { "model_mb": 64 } });
+    let messages = open(idle).unwrap().take_messages().join("\n");
+    assert!(messages.contains("verify_transfers has no effect") && messages.contains("model_mb has no effect"));
 }
 
 #[test]

@@ -56,8 +56,11 @@ fn a_tokenizer_of_the_program_replaces_ours_and_pads_with_its_own_id() {
 
 #[test]
 fn a_text_that_the_tokenizer_refuses_is_left_out_and_all_of_them_are_an_error_that_quotes_it() {
-    let loader = encoded("ZZ", json!({ "fields": ["text"] })).unwrap();
-    assert_eq!(loader.plan()["skipped"]["unknown_symbol"], 0);
+    let some = encoded("TREE", json!({ "fields": ["text"] })).unwrap();
+    let skipped = some.plan()["skipped"].clone();
+    assert!(skipped["refused_text"].as_u64().unwrap() > 0 && skipped["unknown_symbol"] == 0, "{skipped}");
+    let notes = some.plan()["notes"].to_string();
+    assert!(notes.contains("refused by the tokenizer") && notes.contains("no \\\"TREE\\\", please"), "{notes}");
     let error = encoded(" ", json!({ "fields": ["text"] })).err().unwrap();
     assert!(matches!(error, LoaderError::Nothing(_)));
     assert!(error.to_string().contains("the tokenizer failed: no \" \", please"), "{error}");

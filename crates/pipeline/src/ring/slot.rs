@@ -84,6 +84,11 @@ impl<M, P, F> ReadySlot<M, P, F> {
         &self.payload
     }
 
+    /// The fence behind the writes, to see whether they are done before a lease.
+    pub fn written(&self) -> &F {
+        &self.guard.slot().written
+    }
+
     /// Waits for `written`, the end of the writes, and gives access to the memory. The closure must wait, or make the
     /// stream wait that will read. When it fails the slot becomes free unread.
     pub fn lease<E>(mut self, wait: impl FnOnce(&F) -> Result<(), E>) -> Result<LeasedSlot<M, P, F>, E> {

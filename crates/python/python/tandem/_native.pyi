@@ -57,6 +57,8 @@ class Batch(Mapping[str, Tensor]):
     @property
     def bucket(self) -> int:
         """Batches of a bucket have the same static shapes."""
+    def synchronize(self) -> None:
+        """Blocks until the batch is there: for readers that passed stream -1."""
     def record_stream(self, stream: Any, /) -> None:
         """The slot is reused only after what is queued on this stream when the batch is released.
 
@@ -102,6 +104,7 @@ class Feed:
     rank, world_size: this process and the number of processes; RANK and WORLD_SIZE of the environment, else 0 and 1.
     seed: the order of the batches.
     split: all rows, those that train, or those that are held out.
+    split_seed: what decides which rows are held out, if the corpus does not say it; the same for every feed by default.
     endless: epochs follow each other without an end.
     cache: where decoded recordings are cached.
     cache_dir: the folder of a cache on disk.
@@ -141,6 +144,7 @@ class Feed:
         world_size: int | None = None,
         seed: int | None = None,
         split: _Split | None = None,
+        split_seed: int | None = None,
         endless: bool | None = None,
         cache: _Cache | None = None,
         cache_dir: str | PathLike[str] | None = None,
@@ -211,6 +215,7 @@ def plan(
     world_size: int | None = None,
     seed: int | None = None,
     split: _Split | None = None,
+    split_seed: int | None = None,
     endless: bool | None = None,
     cache: _Cache | None = None,
     cache_dir: str | PathLike[str] | None = None,

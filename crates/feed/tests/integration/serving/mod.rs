@@ -5,6 +5,7 @@ mod support;
 mod contents;
 mod same_batches;
 mod waits;
+mod shared;
 mod trouble;
 mod read_ahead;
 mod stored;
