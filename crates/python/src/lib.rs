@@ -55,7 +55,7 @@ mod native {
         text_signature = "(source, *, device=None, data_device=None, batch_size=None, buckets=None, \
             static_shapes=None, fields=None, features=None, channels_first=None, text=None, tokenizer=None, \
             map=None, max_frames=None, max_tokens=None, limits=None, prefetch=None, held=None, workers=None, \
-            rank=None, world_size=None, seed=None, split=None, endless=None, cache=None, cache_dir=None, \
+            rank=None, world_size=None, seed=None, split=None, split_seed=None, endless=None, cache=None, cache_dir=None, \
             exclude_ids=None, columns=None, speaker_id_pattern=None, read_ahead_mb=None, max_bad_fraction=None, \
             verify_transfers=None, log_dir=None, tensorboard_dir=None, sim=None)"
     )]

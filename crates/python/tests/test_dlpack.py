@@ -124,6 +124,12 @@ def test_a_stream_is_refused_on_the_cpu(batch, stream):
         batch["mel"].__dlpack__(stream=stream)
 
 
+def test_a_reader_that_synchronizes_by_itself_waits_for_the_batch(batch):
+    capsule = batch["mel"].__dlpack__(stream=-1)
+    batch.synchronize()
+    assert capsules.name(capsule) == b"dltensor"
+
+
 def test_a_tensor_outlives_its_batch_and_its_feed(corpus):
     feed = tandem.Feed(corpus, device="cpu", batch_size=4)
     tensor = next(iter(feed))["mel"]

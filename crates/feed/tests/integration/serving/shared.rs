@@ -42,15 +42,15 @@ fn a_stream_that_is_captured_cannot_read_and_a_batch_dropped_meanwhile_is_releas
 fn a_batch_may_outlive_its_feed_and_its_arenas() {
     let corpus = Corpus::new(9, 30);
     let serving = Serving::single(4);
-    let mut kept = None;
+    let mut remaining = None;
     serving
         .serve(&corpus.training_set, |feed, _| {
-            kept = Some(next(feed));
+            remaining = Some(next(feed));
             Ok(())
         })
         .unwrap();
     assert!(serving.machine.is_open(0), "a batch is still there");
-    let batch = kept.take().expect("a batch");
+    let batch = remaining.take().expect("a batch");
     batch.synchronize().unwrap();
     assert!(batch.field("mel").is_some());
     drop(batch);
@@ -62,11 +62,11 @@ fn a_lease_that_is_not_ready_in_time_takes_nothing() {
     let corpus = Corpus::new(10, 30);
     let serving = Serving { slots: [1, 2], ..Serving::single(5) };
     let served = serving.serve(&corpus.training_set, |feed, _| {
-        let kept: Vec<SharedBatch> = (0..3).map(|_| next(feed)).collect();
+        let remaining: Vec<SharedBatch> = (0..3).map(|_| next(feed)).collect();
         let at = feed.next();
         assert!(feed.lease_shared(Duration::from_millis(1))?.is_none(), "every slot is held");
         assert_eq!(feed.next(), at);
-        drop(kept);
+        drop(remaining);
         assert_eq!(next(feed).info().cursor, at);
         Ok(())
     });
