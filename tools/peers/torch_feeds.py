@@ -14,7 +14,8 @@ in turns, so that a machine that gets slower does so for all of them; the host w
 
 Prints steps per second and frames per second, padding included: DataLoaders have other shapes than the feed. The share of
 model-only is that of the feed, whose shapes it has. The last line is the time to take a batch in Python, waits included. On
-the CPU (`--device cpu`) it only shows that everything runs: steps are not captured, and the figures mean nothing.
+the CPU (`--device cpu`) steps are not captured, and a model there tells nothing about feeds: `--feeds-only` leaves it out and
+times the batches alone.
 
     python3 tools/peers/torch_feeds.py
 """
@@ -40,10 +41,13 @@ EPOCHS = 40
 class Trainer:
     """A model with its optimizer. On a GPU, a captured step for every shape if shapes repeat."""
 
-    def __init__(self, sizes, device, captures):
+    def __init__(self, sizes, device, captures, feeds_only):
         width, layers, heads, _ = sizes
         torch.manual_seed(0)
         self.device, self.captures, self.graphs = device, captures and device.type == "cuda", {}
+        self.model = None
+        if feeds_only:
+            return
         self.model = FramePredictor(width, layers, heads).to(device)
         fused = device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused, capturable=self.captures)
@@ -56,6 +60,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, mel):
+        if self.model is None:
+            return
         if not self.captures:
             self.eager(mel)
             return
@@ -136,30 +142,32 @@ def timed(trainer, next_mel, steps):
 def measure(name, sizes, folder, paths, seconds, arguments):
     device, batch = torch.device(arguments.device), sizes[3]
     feed = tandem.torch.Feed(str(folder / "corpus.jsonl"), device=arguments.device, batch_size=batch,
-                             fields=["mel", "mel_lengths"], workers=arguments.workers or None, seed=1)
+                             fields=["mel", "mel_lengths"], workers=arguments.workers or None, cache=arguments.cache, seed=1)
+
+    def trainer(captures):
+        return Trainer(sizes, device, captures, arguments.feeds_only)
+
     ways = {
-        "feed": (Trainer(sizes, device, True), OneEpochAfterAnother(feed)),
-        "tuned": (Trainer(sizes, device, True),
-                  data_loader(paths, seconds, batch, device, True, arguments.workers)),
-        "untuned": (Trainer(sizes, device, False),
-                    data_loader(paths, seconds, batch, device, False, arguments.workers)),
+        "feed": (trainer(True), OneEpochAfterAnother(feed)),
+        "tuned": (trainer(True), data_loader(paths, seconds, batch, device, True, arguments.workers)),
+        "untuned": (trainer(False), data_loader(paths, seconds, batch, device, False, arguments.workers)),
     }
     # Copies: what a feed hands out is its own memory.
     cached = [ways["feed"][1]().clone() for _ in range(arguments.cached)]
     turn = iter(range(1 << 62))
-    alone = Trainer(sizes, device, True)
-    ways = {"model-only": (alone, lambda: cached[next(turn) % len(cached)])} | ways
+    if not arguments.feeds_only:
+        ways = {"model-only": (trainer(True), lambda: cached[next(turn) % len(cached)])} | ways
     for trainer, next_mel in ways.values():
         timed(trainer, next_mel, arguments.warm_ups)
     rates = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, (trainer, next_mel) in ways.items():
             rates[way].append(timed(trainer, next_mel, arguments.steps))
-    ceiling = statistics.median(steps for steps, _ in rates["model-only"])
+    ceiling = statistics.median(steps for steps, _ in rates.get("model-only", [(0, 0)]))
     for way, found in rates.items():
         steps, frames = (sorted(rate[number] for rate in found) for number in (0, 1))
         rate = statistics.median(steps)
-        share = f"  share {rate / ceiling:.3f}" if way in ("model-only", "feed") else ""
+        share = f"  share {rate / ceiling:.3f}" if ceiling and way in ("model-only", "feed") else ""
         print(f"{name} {way}: {rate:.2f} steps/s ({steps[0]:.2f}-{steps[-1]:.2f})  "
               f"{statistics.median(frames) / 1e3:.1f} k frames/s{share}", flush=True)
     taken = sorted(ways["feed"][1].taken_ns[arguments.cached + arguments.warm_ups:])
@@ -178,6 +186,8 @@ def main():
     parser.add_argument("--warm-ups", type=int, default=80)
     parser.add_argument("--cached", type=int, default=20, help="batches of the model-only row")
     parser.add_argument("--folder", default="/dev/shm", help="where the recordings are written")
+    parser.add_argument("--cache", default="auto", help="of the feed: `none` decodes in every epoch, as DataLoaders do")
+    parser.add_argument("--feeds-only", action="store_true", help="batches without a model")
     parser.add_argument("--tiny", action="store_true", help="a model of one layer, to see that everything runs")
     arguments = parser.parse_args()
     models = {"tiny d64 l1 B4": (64, 1, 2, 4)} if arguments.tiny else {

@@ -21,6 +21,9 @@ pub enum LoaderError {
     /// A state is of another corpus, or of other options.
     #[error("this state cannot be loaded: {0}")]
     ForeignState(String),
+    /// The program stopped it while recordings were measured. Lengths measured until then are stored.
+    #[error("opening the feed was stopped")]
+    Stopped,
     /// The loader was closed.
     #[error("the feed is closed: open another")]
     Closed,

@@ -1,5 +1,6 @@
 //! A running loader: opens, serves batches, says where it is, continues from there.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,16 @@ impl Loader {
     ///
     /// Cost: measures recordings whose length no list gives, once. Fails if an option cannot be met, with what would work.
     pub fn open(options: LoaderOptions) -> Result<Loader, LoaderError> {
-        let prepared = Prepared::new(options)?;
+        Loader::open_watched(options, &mut || ControlFlow::Continue(()))
+    }
+
+    /// The same; `watch` is called after each recording that is measured, on this thread, and can stop it
+    /// ([`LoaderError::Stopped`]).
+    pub fn open_watched(
+        options: LoaderOptions,
+        watch: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Loader, LoaderError> {
+        let prepared = Prepared::new(options, watch)?;
         let machine = prepared.placement.machine.clone();
         let _thread = machine.enter_foreign_thread();
         let messages = LoaderMessages::default();

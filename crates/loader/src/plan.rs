@@ -1,5 +1,7 @@
 //! The memory and the threads of a loader, computed before anything is taken.
 
+use std::ops::ControlFlow;
+
 use serde_json::{Value, json};
 use tandem_device::bytes::{BLOCK_ALIGN, MIB, POOL_GRANULE, round_up};
 use tandem_device::{ArenaSpec, DeviceKind, HostReading, Route};
@@ -31,17 +33,20 @@ pub(crate) struct Prepared {
 /// The plan of a loader with these options, as a document: devices, shapes, memory line by line, threads. Opens the corpus and
 /// takes no memory.
 pub fn plan(options: &LoaderOptions) -> Result<Value, LoaderError> {
-    let prepared = Prepared::new(options.clone())?;
+    let prepared = Prepared::new(options.clone(), &mut || ControlFlow::Continue(()))?;
     let route = prepared.placement.routes()?[0];
     prepared.check_limits(route)?;
     Ok(prepared.json(route))
 }
 
 impl Prepared {
-    pub(crate) fn new(options: LoaderOptions) -> Result<Prepared, LoaderError> {
+    pub(crate) fn new(
+        options: LoaderOptions,
+        watch: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Prepared, LoaderError> {
         let schema = schema(&options.given.fields, &options.features)?;
         let placement = LoaderDevices::choose(&options)?;
-        let opened = source::open(&options, &schema)?;
+        let opened = source::open(&options, &schema, watch)?;
         let given = &options.given;
         let rows = opened.rows.epoch_rows();
         let buckets = BucketPlan::padded(&rows, given.buckets, given.batch_size)

@@ -24,8 +24,13 @@ pub(crate) struct Opened {
     pub(crate) notes: Vec<String>,
 }
 
-/// Opens the corpus, measures its recordings and selects the rows. What was measured is stored in the user's cache.
-pub(crate) fn open(options: &LoaderOptions, schema: &BatchSchema) -> Result<Opened, LoaderError> {
+/// Opens the corpus, measures its recordings and selects the rows. What was measured is stored in the user's cache, also if
+/// `watch` stops it.
+pub(crate) fn open(
+    options: &LoaderOptions,
+    schema: &BatchSchema,
+    watch: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Opened, LoaderError> {
     let mut notes = Vec::new();
     let names = options.sources();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_SCANNERS);
@@ -35,13 +40,16 @@ pub(crate) fn open(options: &LoaderOptions, schema: &BatchSchema) -> Result<Open
     let mut num_problems = dataset.problems().len();
     let folder = user_cache::lengths();
     let (mut index, _) = LengthIndex::open(&folder.clone().unwrap_or_default(), &dataset);
-    let scanned = scan_lengths(dataset, &mut index, threads, |_| ControlFlow::Continue(()))?;
+    let scanned = scan_lengths(dataset, &mut index, threads, |_| watch())?;
     num_problems += scanned.problems.len();
     if folder.is_some()
         && scanned.measured > 0
         && let Err(error) = index.save()
     {
         notes.push(format!("cannot save the measured lengths: {error}"));
+    }
+    if scanned.stopped {
+        return Err(LoaderError::Stopped);
     }
     if num_problems > 0 {
         notes.push(format!("problems in the corpus: {num_problems}; to list them: tandem corpus check"));

@@ -1,5 +1,6 @@
 //! `Feed` and its iterator.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -42,7 +43,19 @@ impl PyFeed {
     )]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let (options, callables) = Arguments::read(source, options)?.into_options()?;
-        let loader = py.detach(|| Loader::open(options));
+        let mut signal = None;
+        let loader = py.detach(|| {
+            // Measuring a large corpus for the first time takes minutes.
+            let mut watch = || match Python::attach(|py| py.check_signals()) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(raised) => {
+                    signal = Some(raised);
+                    ControlFlow::Break(())
+                }
+            };
+            Loader::open_watched(options, &mut watch)
+        });
+        signal.map_or(Ok(()), Err)?;
         raise_interrupt(callables.as_deref())?;
         let loader = loader.map_err(errors::to_python)?;
         let feed =

@@ -1,5 +1,7 @@
 //! Bad input: what was expected, what was found, what works.
 
+use std::ops::ControlFlow;
+
 use serde_json::json;
 use tandem_loader::{Loader, LoaderError, LoaderOptions, Next};
 
@@ -92,6 +94,21 @@ fn a_plan_takes_no_memory_and_names_what_was_skipped() {
     assert!(plan["skipped"]["too_long"].as_u64().unwrap() > 0, "{plan}");
     assert!(plan["notes"].to_string().contains("skipped"), "{}", plan["notes"]);
     assert_eq!(plan["transfer"], "handover");
+}
+
+#[test]
+fn opening_can_be_stopped_while_recordings_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    // A corpus that nobody has measured yet.
+    let source = tandem_loader::write_demo(&folder.path().join("new"), 0.5).unwrap();
+    let options = LoaderOptions::from_json(&options(json!({ "source": source }))).unwrap();
+    let mut asked = 0;
+    let stopped = Loader::open_watched(options, &mut || {
+        asked += 1;
+        if asked < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(matches!(stopped, Err(LoaderError::Stopped)));
+    assert!(asked >= 3);
 }
 
 #[test]
