@@ -80,7 +80,7 @@ impl ValidationSet {
         let left_out = chosen.len() - prepared.len();
         let mut set = ValidationSet { left_out, token_starts, ..ValidationSet::default() };
         prepared.sort_by_key(|utterance| std::cmp::Reverse(utterance.frames));
-        let silence = (trained.features().floor as f32).ln();
+        let silence = trained.features().silence();
         while !prepared.is_empty() {
             let (placed, rest) = fill(shape, prepared);
             if placed.iter().all(Option::is_none) {

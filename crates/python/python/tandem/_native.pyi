@@ -114,7 +114,7 @@ class Feed:
     read_ahead_mb: memory for reading ahead from object stores, in MiB.
     max_bad_fraction: the share of bad recordings that ends the feed.
     verify_transfers: one batch in this many is verified after its transfer between two cards.
-    log_dir: a folder for the run log.
+    log_dir: a folder for the run log, `feed.jsonl` there; an earlier log stays, and each rank has its own.
     tensorboard_dir: a folder for event files.
     sim: simulated cards, as `--sim` takes them: "2x24GiB".
     """
