@@ -22,6 +22,14 @@ pub struct Partition {
     pub arena: Arena,
 }
 
+impl Partition {
+    /// The event that says that its memory is reserved.
+    pub fn reserved_event(&self) -> RunEvent {
+        let ArenaSpec { arena_bytes: bytes, limit_bytes, driver_bytes, .. } = self.arena.spec();
+        RunEvent::ArenaReserved { role: self.role, card: self.device.index(), bytes, limit_bytes, driver_bytes }
+    }
+}
+
 /// Both roles, set up. Dropping it frees everything.
 pub struct Isolation {
     machine: Machine,

@@ -420,10 +420,7 @@ impl<'a> Setup<'a> {
             return Ok(roles);
         }
         for role in Role::BOTH {
-            let spec = roles.partition(role).arena.spec();
-            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
-            let card = roles.partition(role).device.index();
-            self.emitter.emit(RunEvent::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+            self.emitter.emit(roles.partition(role).reserved_event());
             phase(StartupPhase::Reserved(role));
         }
         phase(StartupPhase::Configured);

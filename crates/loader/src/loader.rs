@@ -41,8 +41,6 @@ pub struct Loader {
     prepared: Prepared,
     route: Route,
     identity: OrderIdentity,
-    /// Batches of an epoch, of all ranks together.
-    num_batches: u64,
     events: Arc<RecentEvents>,
     log: Option<LoaderLog>,
     messages: LoaderMessages,
@@ -90,18 +88,12 @@ impl Loader {
             plan_json: Some(prepared.json(route).to_string()),
         });
         emitter.emit(RunEvent::DeviceClock { now_ns: machine.now_ns(), devices: machine.kind().name().to_owned() });
-        for role in Role::BOTH {
-            let spec = roles.partition(role).arena.spec();
-            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
-            let card = roles.partition(role).device.index();
-            emitter.emit(RunEvent::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
-        }
+        Role::BOTH.iter().for_each(|role| emitter.emit(roles.partition(*role).reserved_event()));
         Ok(Loader {
             feed: Some(feed),
             roles: Some(roles),
             route,
             identity,
-            num_batches: prepared.num_batches(),
             events,
             log,
             messages,
@@ -188,7 +180,7 @@ impl Loader {
     /// epochs differ by one if their batches cannot be divided: ranks take turns without a gap, and the batches that they take at
     /// the same time belong to the epoch of the first.
     pub fn batches_per_epoch(&self) -> u64 {
-        let (all, world) = (self.num_batches, u64::from(self.prepared.options.given.world_size));
+        let (all, world) = (self.prepared.num_batches(), u64::from(self.prepared.options.given.world_size));
         // The position in the endless order, modulo the number of ranks: groups begin at every so many batches.
         let place = |epoch: u64, k: u64| ((epoch % world) * (all % world) + k % world) % world;
         let before_first = (place(self.next.epoch, self.next.k) + world - place(self.epoch, 0)) % world;
